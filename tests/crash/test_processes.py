@@ -112,12 +112,10 @@ def test_killed_worker_costs_at_most_one_block_per_thread(workplace, monkeypatch
     assert 0 <= twice <= 2  # processes, each with one block
 
 
-@pytest.mark.nightly_but("1")
-@pytest.mark.parametrize("commits", [0, 1])
-def test_workers_do_not_outlive_a_killed_driver(workplace, commits):
+def test_workers_do_not_outlive_a_killed_driver(workplace):
     """Not even while nobody asks for its status: who reads its output to the end would wait for them."""
     prepared(workplace)
-    with workplace.at_work("--processes", "2", commits=commits) as process:
+    with workplace.at_work("--processes", "2") as process:
         wait_for_workers(workplace, process)
         process.kill()
         assert_workers_end(workplace)
@@ -130,10 +128,8 @@ def test_worker_of_a_driver_that_died_before():
     assert subprocess.run(["sh", "-c", f"({command}); exit $?"], timeout=240, check=False).returncode == 1
 
 
-@pytest.mark.nightly_but("0-15", "1-2")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("commits", [0, 1])
-def test_signal_to_process_group_interrupts(workplace, number, commits):
+@pytest.mark.parametrize(("commits", "number"), [(0, signal.SIGTERM), (1, signal.SIGINT)])
+def test_signal_to_process_group_interrupts(workplace, commits, number):
     """So Ctrl-C and a service manager send it: also while the workers start, for which Beam waits."""
     prepared(workplace)
     with workplace.at_work("--processes", "2", commits=commits, new_session=True) as process:

@@ -10,10 +10,10 @@ import subprocess
 import pytest
 from corpora import random_lines
 
-BUCKETS = [8, 16, 32, 64]
+BUCKETS = [16, 64]
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_one_compilation_per_bucket(workplace, tmp_path):
     lines = [line[:length] for line in random_lines(150) for length in (6, 25, 60, None)]
     workplace.write("corpus/a.txt", "\n".join(lines))

@@ -12,6 +12,8 @@ from job_service import external, job_service, worker_pool
 from repository import DATA
 from workplace import Workplace
 
+import layerbeam
+
 # Python imports none of these before the first line of `python -m layerbeam`.
 NAMES = ("__future__", "argparse", "json", "logging", "queue", "random", "signal", "socket", "tempfile", "token")
 
@@ -35,30 +37,27 @@ def started(place: Workplace, *command: str | Path, **environment: str) -> subpr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("is_module", "options"), [(False, "--workers=1"), (True, "--processes=2")])
-def test_runs_and_checks(place, is_module, options):
-    program = [sys.executable, "-m", "layerbeam"] if is_module else place.command()
-    for arguments in (("run", "c.yaml", options), ("verify", "out"), ("plan", "c.yaml")):
-        done = started(place, *program, *arguments)
+def test_runs_and_checks(place):
+    for arguments in (("run", "c.yaml", "--workers=1"), ("verify", "out"), ("plan", "c.yaml")):
+        done = started(place, *place.command(*arguments))
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.nightly
-def test_extract_features(place):
-    given = ["corpus", "features", "-1", str(DATA / "google_uncased"), "32", "8"]
-    done = started(place, *place.command("extract-features", *given, "--processes=2"))
-    assert done.returncode == 0, done.stderr
+@pytest.mark.slow
+def test_as_a_module_and_with_worker_processes(place):
+    features = ["corpus", "features", "-1", str(DATA / "google_uncased"), "32", "8"]
+    for arguments in (["run", "c.yaml"], ["extract-features", *features]):
+        done = started(place, sys.executable, "-m", "layerbeam", *arguments, "--processes=2")
+        assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_run_from_python(place):
-    code = "import layerbeam; print(len(layerbeam.run('c.yaml')['tokens']))"
-    # This program itself has the current folder first.
-    done = started(place, sys.executable, "-c", f"import sys; sys.path.remove(''); {code}")
-    assert int(done.stdout) > 0, done.stderr
+    assert len(layerbeam.run("c.yaml")["tokens"]) > 0
+    assert not (place.folder / "imported").exists()
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_submission(place, tmp_path_factory):
     apart = tmp_path_factory.mktemp("apart")
     where = [f"--input={place.folder}/corpus/*", f"--output={place.folder}/out"]
@@ -67,8 +66,7 @@ def test_submission(place, tmp_path_factory):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(("path", "status"), [("/nowhere", 2), (":/nowhere", 0)])
+@pytest.mark.parametrize(("path", "status"), [("/nowhere", 2), pytest.param(":/nowhere", 0, marks=pytest.mark.slow)])
 def test_splitter_is_found_by_pythonpath_only(workplace, path, status):
     """An empty entry is the current folder."""
     workplace.write("corpus/a.txt", "a bank\nthe river\n")
