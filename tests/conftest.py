@@ -27,6 +27,8 @@ from layerbeam.transforms.storage import stores
 # operation, or without oneDNN, values have other bits.
 os.environ["TF_NUM_INTRAOP_THREADS"] = "1"
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+# Servers of the tests stand in for stores and engines: a shell's proxy knows nothing of them.
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = f"localhost,127.0.0.1,{socket.gethostname()}"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
