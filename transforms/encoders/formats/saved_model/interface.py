@@ -170,7 +170,7 @@ class SavedModelEncoder:
         if interface.signature is not None:
             self._function = self._model.signatures[interface.signature]
         else:
-            # Called itself, the object would be traced anew for each shape of a batch.
+            # Called itself, the object would be traced again for each shape of a batch.
             args, kwargs = tf.nest.map_structure(
                 lambda leaf: tf.TensorSpec([None, None], leaf.dtype) if _is_tensor(leaf) else leaf, self._arguments
             )
