@@ -347,8 +347,8 @@ audit: $(AUDITOR)/installed ## known vulnerabilities in constraints.txt; fails i
 	.ci/audit $(AUDIT)
 
 # First the targets that use all cores or install into the shared environment; then two targets at a time.
-check: ## what CI does for every change, with the time of each target (except `audit` and an eighth of the nightly list)
-	$(PYTHON) .ci/each.py demo lint types fits test test-crash $(addprefix $(VENV)/installed-,gcp browser docs) -- \
+check: ## what CI does for every change, with the time of each target (except `audit`)
+	$(PYTHON) .ci/each.py demo lint types fits test test-slow test-crash $(addprefix $(VENV)/installed-,gcp browser docs) -- \
 		'test-flink FEW=few' 'test-spark FEW=few' test-dataflow test-package docs test-report
 
 format: $(VENV)/installed ## auto-format and auto-fix with ruff
