@@ -30,8 +30,6 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n auto --dist loadfile
-# Without NIGHTLY=1: not the tests that are much like another.
-BY_DAY := $(if $(NIGHTLY),,not nightly)
 
 # ONCE=1, for machines with a small disk: remove a large environment after its tests.
 done_with = $(if $(ONCE),rm -rf $(1))
@@ -68,7 +66,7 @@ demo: $(VENV)/installed-run ## embed a small corpus with real weights and show t
 	@$(BIN)/python configs/demo/bank.py out/demo
 
 test: $(VENV)/installed ## all tests but those of the other targets
-	$(PYTEST) $(PARALLEL) -m "not slow$(if $(BY_DAY), and $(BY_DAY))"
+	$(PYTEST) $(PARALLEL) -m "not slow"
 
 $(TF220)/installed: pyproject.toml constraints-tf220.txt minilm.txt
 	$(need_python)
@@ -79,16 +77,16 @@ $(TF220)/installed: pyproject.toml constraints-tf220.txt minilm.txt
 	@touch $@
 
 # Without the tests of fetching.
-test-tf220: $(TF220)/installed ## encoder and tokenizer with the oldest TensorFlow, 2.20; NIGHTLY=1: run and verify, too (downloads 700 MB once)
+test-tf220: $(TF220)/installed ## encoder, tokenizer, run and verify with the oldest TensorFlow, 2.20 (downloads 700 MB once)
 	$(TF220)/bin/python -m pytest $(PARALLEL) -m "not slow" tests/transforms/encoders \
 		$(foreach name,archives locate remote_folders repositories,--ignore tests/transforms/encoders/test_$(name).py) \
 		tests/transforms/tokenize/test_sequences.py tests/transforms/tokenize/test_wordpiece.py \
-		tests/pipeline/test_versions.py $(if $(NIGHTLY),tests/pipeline/verify \
-		$(addprefix tests/pipeline/run/test_,run.py speed.py compilations.py))
+		tests/pipeline/test_versions.py tests/pipeline/verify \
+		$(addprefix tests/pipeline/run/test_,run.py speed.py compilations.py)
 	$(call done_with,$(TF220))
 
 test-slow: $(VENV)/installed ## every code point, random estimates, signals at a terminal, a crontab: tests that take long
-	$(PYTEST) $(PARALLEL) -m "slow$(if $(BY_DAY), and $(BY_DAY))"
+	$(PYTEST) $(PARALLEL) -m slow
 
 $(VENV)/installed-readers: $(VENV)/installed
 	@java -version 2>/dev/null || { echo "Spark needs Java 17 or newer, and no java is on PATH"; exit 1; }
@@ -194,7 +192,7 @@ test-airflow: $(AIRFLOW)/installed ## the DAG of configs/schedule with the real 
 KILLED := $(addprefix tests/crash/test_,killed.py processes.py signals.py end_of_script.py)
 
 test-crash: $(VENV)/installed ## killed runs, full disks, power cuts, failing stores: few rounds (as root also real disks)
-	$(PYTEST) $(PARALLEL) tests/crash -m "$(BY_DAY)"
+	$(PYTEST) $(PARALLEL) tests/crash
 
 soak: soak-killed soak-faults soak-random ## the same with many rounds, new random inputs, and the full adversarial corpus
 
@@ -248,7 +246,7 @@ $(ENGINES)/%/$(JARS): tests/engines/%/pom.xml
 	@touch $@
 
 # FEW=few: one run, and one whose worker is killed.
-of_engine = -k "$(1)$(if $(FEW), and (bytes_of_local_run or killed_worker))" -m "$(BY_DAY)"
+of_engine = -k "$(1)$(if $(FEW), and (bytes_of_local_run or killed_worker))"
 
 ifeq ($(LAYERBEAM_SKIP_JVM),1)
 test-flink test-spark:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs make with each argument, such as 'test-flink NIGHTLY=1', and with those behind -- two at a time.
+"""Runs make with each argument, such as 'test-flink FEW=few', and with those behind -- two at a time.
 
 Runs all of them even if one fails, then prints the time and the processor time of each.
 """

@@ -82,19 +82,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("plan", range(60 if metafunc.config.getoption("soak") else 3))
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the other cases of a test with `nightly_but` as nightly. UsageError for a case that it does not have."""
-    missing: dict[str, set[str]] = {}
-    for item in items:
-        if (mark := item.get_closest_marker("nightly_but")) is not None:
-            test, _, case = item.nodeid.removesuffix("]").partition("[")
-            missing.setdefault(test, set(mark.args)).discard(case)
-            if case not in mark.args:
-                item.add_marker("nightly")
-    if any(missing.values()) and not any("::" in argument for argument in config.args):
-        raise pytest.UsageError(f"nightly_but names cases that are not there: {missing}")
-
-
 @pytest.fixture
 def soak(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("soak"))

@@ -57,7 +57,7 @@ def test_page_is_short(page):
     assert len((ROOT / "docs" / page).read_text().splitlines()) <= 60
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_for_linguists(tmp_path, monkeypatch, capsys):
     pytest.importorskip("sklearn")
     (tmp_path / "configs").symlink_to(ROOT / "configs")
@@ -78,7 +78,7 @@ def test_for_linguists(tmp_path, monkeypatch, capsys):
     assert banks == {1931: 2, 1961: 1}
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_for_retrieval(tmp_path, monkeypatch):
     pytest.importorskip("duckdb")
     (tmp_path / "records.jsonl").write_text(RECORDS)
@@ -100,7 +100,7 @@ def test_for_retrieval(tmp_path, monkeypatch):
     assert names["found"].project("file, start").fetchall() == best
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_documents(tmp_path, monkeypatch):
     (tmp_path / "handbooks").mkdir()
     for topic in ("money", "rivers"):

@@ -110,7 +110,6 @@ def start(script: Path, *arguments: str, folder: Path) -> subprocess.CompletedPr
     return subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.nightly_but("in the tree")
 @pytest.mark.parametrize("copied", [False, True], ids=["in the tree", "a copy"])
 def test_failed_launch_has_message_and_status_of_run(tmp_path, copied):
     script = ROOT / "pipeline" / "cli" / "flex_template.py"

@@ -8,7 +8,6 @@ import pytest
 from repository import DATA
 
 
-@pytest.mark.nightly
 def test_a_run_in_a_process_of_its_own_prints_nothing(workplace):
     workplace.prepare("A river bank.\n\nA bank holiday.\n")
     done = workplace.start("run", "c.yaml", "--quiet")
@@ -18,9 +17,9 @@ def test_a_run_in_a_process_of_its_own_prints_nothing(workplace):
 
 def test_all_commands_that_have_it(workplace):
     workplace.finished("A river bank.\n\nA bank holiday.\n")
-    again = workplace.run("-q")
+    again = workplace.drive("-q")
     assert (again.out, again.err) == ("", "")
-    as_json = workplace.run("--quiet", "--json")
+    as_json = workplace.drive("--quiet", "--json")
     assert as_json.err == ""
     assert json.loads(as_json.out)["counts"]["embedded"] == 2
     for checks in ([], ["--checksums"]):
@@ -44,13 +43,13 @@ def test_all_commands_that_have_it(workplace):
 def test_warnings_and_errors_are_printed(workplace):
     wrapped = "\n".join(["the river runs through the town and down to the sea, and all of the banks are"] * 40)
     workplace.prepare({"a.txt": wrapped, "b.txt": b"\xff\n" * 9}, input={"max_reject_rate": 0.01})
-    done = workplace.run("--quiet", status=3)
+    done = workplace.drive("--quiet", status=3)
     assert done.out == ""
     first, *_, last = done.err.splitlines()
     assert first.startswith("input: ")
     assert last.startswith("layerbeam: out: ")
     assert "max_reject_rate" in last
-    wrong = workplace.run("--quiet", "-v", status=2)
+    wrong = workplace.drive("--quiet", "-v", status=2)
     assert wrong.err == (
         "layerbeam: argument -v/--verbose: not allowed with argument -q/--quiet (see `layerbeam run --help`)\n"
     )

@@ -94,7 +94,6 @@ def test_bytes_changed_on_the_disk_are_no_error(tmp_path_factory, data):
     assert COMMIT in [commit for commit, _ in commits.recorded(str(output))]
 
 
-@pytest.mark.nightly_but("missing-parts.jsonl", "zeros-manifest.json", "no records-parts.jsonl", "missing-_SUCCESS")
 @pytest.mark.parametrize("name", ["parts.jsonl", "manifest.json", "_SUCCESS"])
 @pytest.mark.parametrize(
     "data",
@@ -109,7 +108,7 @@ def test_a_run_repairs_its_own_records(workplace, name, data):
     path.unlink()
     if data is not None:
         path.write_bytes(data)
-    done = workplace.run()
+    done = workplace.drive()
     assert workplace.files() == files | ({"_SUCCESS": workplace.files()["_SUCCESS"]} if name == "_SUCCESS" else {})
     written = json.loads((workplace.folder / "out/_runs/2.json").read_text()) if "nothing to do" not in done.err else {}
     if name == "manifest.json":
@@ -121,7 +120,7 @@ def test_an_old_part_under_a_new_commit_is_never_taken_for_it(workplace, monkeyp
     workplace.write("corpus/a.txt", "one two three\n")
     workplace.configure(views={"t": {"level": "token", "layers": [1], "format": "tfrecord", "compress": False}})
     os.utime("corpus/a.txt", (1_000_000, 1_000_000))
-    workplace.run()
+    workplace.drive()
     files = workplace.files()
     workplace.write("corpus/a.txt", "one two seven\n")
 
@@ -130,13 +129,13 @@ def test_an_old_part_under_a_new_commit_is_never_taken_for_it(workplace, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr("layerbeam.transforms.write.put_commit", killed)
-        workplace.run(status=1)
+        workplace.drive(status=1)
     part = next(name for name in files if name.startswith("t/"))
     assert workplace.files()[part] == files[part]  # the new part has another name
     assert len(list((workplace.folder / "out/t").iterdir())) == 2
     workplace.write("corpus/a.txt", "one two three\n")
     os.utime("corpus/a.txt", (1_000_000, 1_000_000))
-    workplace.run()
+    workplace.drive()
     assert workplace.files() == files
 
 
@@ -159,7 +158,7 @@ def test_a_first_start_that_died_early_is_no_obstacle(workplace, files):
     workplace.prepare("one line\n")
     for name, data in files.items():
         workplace.write(f"out/{name}", data)
-    workplace.run()
+    workplace.drive()
     assert not list(Path("out").rglob("_unfinished*"))
     assert workplace.rows().num_rows > 0
     assert workplace.verify("--checksums").out.endswith("pass\n")
@@ -169,19 +168,18 @@ def test_a_lost_record_of_the_run_does_not_hide_other_settings(workplace):
     workplace.finished("one line\n")
     files = workplace.files()
     workplace.write("out/_runs/1.json", b"")
-    workplace.run("--set", "input.max_reject_rate=0.5")
+    workplace.drive("--set", "input.max_reject_rate=0.5")
     assert {name: workplace.files()[name] for name in files if name != "manifest.json"} == {
         name: digest for name, digest in files.items() if name != "manifest.json"
     }
     for path in (workplace.folder / "out/_runs").iterdir():
         path.write_bytes(b"")
-    assert "encoder.max_seq_length: 128 -> 64" in workplace.run("--set", "encoder.max_seq_length=64", status=2).err
+    assert "encoder.max_seq_length: 128 -> 64" in workplace.drive("--set", "encoder.max_seq_length=64", status=2).err
     os.unlink("out/manifest.json")
-    error = workplace.run("--set", "encoder.max_seq_length=64", status=2).err
+    error = workplace.drive("--set", "encoder.max_seq_length=64", status=2).err
     assert "out holds a run whose record and manifest cannot be read, and files that may not be of these" in error
 
 
-@pytest.mark.nightly_but("without _runs")
 @pytest.mark.parametrize("copied", [{"_runs": None}, {"_runs/1.json": b""}], ids=["without _runs", "empty record"])
 def test_a_copy_without_records_is_complete(workplace, copied):
     workplace.finished({"a.txt": "one line\nthe bank\n"}, views=THREE_VIEWS)
@@ -191,20 +189,19 @@ def test_a_copy_without_records_is_complete(workplace, copied):
     assert workplace.show().out == shown
     workplace._call("report", "out", "--sample", "9", "--to", "page.html", status=0)
     assert set(layerbeam.open_run("out")) == set(THREE_VIEWS)
-    assert "nothing to do" in workplace.run().err
+    assert "nothing to do" in workplace.drive().err
     assert workplace.files() == files
     os.unlink("copy/_SUCCESS")  # a later run has begun
     assert "copy: unfinished: running, or killed" in workplace._call("show", "copy", status=0).out
 
 
-@pytest.mark.nightly_but("lost0")
 @pytest.mark.parametrize("lost", [{"_runs": None, "manifest.json": None}, {"_runs/1.json": b"", "manifest.json": b""}])
 def test_a_lost_record_and_manifest_are_written_again(workplace, lost):
     workplace.finished({"a.txt": "one line\nthe bank\n"}, views=THREE_VIEWS)
     files = workplace.files()
     lose(lost)
     assert "or run its configuration again" in workplace.show(status=2).err
-    workplace.run()
+    workplace.drive()
     assert workplace.files() == files
 
 
@@ -227,7 +224,7 @@ def test_a_listing_that_cannot_be_stored_leaves_the_old_one(workplace, monkeypat
     monkeypatch.setattr(FaultyFileSystem, "plan", Plan())
     workplace.prepare("one line\n")
     out = f"{SCHEME}{workplace.folder}/out"
-    workplace.run("--output", out)
+    workplace.drive("--output", out)
     before = (workplace.folder / "out/parts.jsonl").read_bytes()
     workplace.write("corpus/b.txt", "another line\n")
 
@@ -238,7 +235,7 @@ def test_a_listing_that_cannot_be_stored_leaves_the_old_one(workplace, monkeypat
             return strikes
 
     monkeypatch.setattr(FaultyFileSystem, "plan", Once())
-    assert "close failed, as planned" in workplace.run("--output", out, status=1).err
+    assert "close failed, as planned" in workplace.drive("--output", out, status=1).err
     assert (workplace.folder / "out/parts.jsonl").read_bytes() == before
-    workplace.run("--output", out)
+    workplace.drive("--output", out)
     assert json.loads((workplace.folder / "out/_runs/3.json").read_text())["counts"].get("blocks_written", 0) == 0

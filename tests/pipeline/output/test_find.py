@@ -31,7 +31,7 @@ def test_files_whose_hashes_begin_alike(workplace):
     for number, path in enumerate(paths):
         workplace.write(path, f"text {number}\n")
     workplace.configure(input={"files": ["corpus/*/a.txt"]})
-    workplace.run()
+    workplace.drive()
     assert sorted(set(workplace.rows()["file"].to_pylist())) == paths
 
 
@@ -80,12 +80,12 @@ def test_a_view_without_rows_is_complete(workplace):
     views = {name: {"level": "word", "layers": [1], "keep_words": [name]} for name in ("bank", "zebra")}
     workplace.finished("the bank\n", views=views)
     assert [workplace.manifest()["views"][name]["rows"] for name in views] == [1, 0]
-    assert "nothing to do" in workplace.run().err
+    assert "nothing to do" in workplace.drive().err
 
 
 def test_output_is_no_input(workplace):
     workplace.finished("a text\n", input={"files": ["**/*.txt", "**/*.json", "**/*.jsonl"]})
-    workplace.run()
+    workplace.drive()
     assert [entry["path"] for entry in layerbeam.open_run("out").inputs()] == ["corpus/a.txt"]
 
 
@@ -95,7 +95,7 @@ def test_a_name_like_a_glob_hides_no_file(workplace):
     workplace.configure(views={"t": {"level": "text", "layers": [1]}})
     read = {}
     for number, given in enumerate(("corpus/*.txt", "corpus/[a].txt", "corpus/[1]", "corpus/[[]1]/*")):
-        workplace.run("--input", given, "--output", f"{number}")
+        workplace.drive("--input", given, "--output", f"{number}")
         read[given] = [path.removeprefix("corpus/") for path in workplace.rows("t", f"{number}")["file"].to_pylist()]
     assert read == {
         "corpus/*.txt": ["*.txt/c.txt", "[a].txt", "a.txt"],
@@ -105,12 +105,11 @@ def test_a_name_like_a_glob_hides_no_file(workplace):
     }
 
 
-@pytest.mark.nightly
 def test_success_is_deleted_before_rows_of_a_missing_file_are(workplace, monkeypatch):
     for name in ("a", "b"):
         workplace.write(f"corpus/{name}.txt", "a text\n")
     workplace.configure()
-    workplace.run()
+    workplace.drive()
     os.remove("corpus/b.txt")
 
     def full_disk(path, real=storage.write_atomically, **how):
@@ -120,39 +119,38 @@ def test_success_is_deleted_before_rows_of_a_missing_file_are(workplace, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(storage, "write_atomically", full_disk)
-        err = workplace.run("--prune-missing", status=1).err
+        err = workplace.drive("--prune-missing", status=1).err
     assert err.splitlines()[-2:] == [
         "layerbeam: failed: OSError: [Errno 28] No space left on device",
         "layerbeam: completed blocks are kept; rerun the same command to resume (-v shows the whole error)",
     ]
     assert "Traceback" not in err
     assert not os.path.exists("out/_SUCCESS")
-    workplace.run("--prune-missing")
+    workplace.drive("--prune-missing")
     assert workplace.rows()["file"].unique().to_pylist() == ["corpus/a.txt"]
 
 
-@pytest.mark.nightly
 def test_file_under_another_spelling_of_its_path_is_the_same_file(workplace):
     workplace.write("corpus/ten.txt", "a line\n" * 10)
     (workplace.folder / "link").symlink_to("corpus/deep")
     workplace.prepare({"deep/ten.txt": "another line\n"}, views={"t": {"level": "text", "layers": [1]}})
     here = workplace.folder
-    workplace.run("--input", "./corpus//ten.txt", "--input", f"{here}/corpus/ten.txt")
-    workplace.run("--input", "corpus/ten.txt", "--output", "fresh")
+    workplace.drive("--input", "./corpus//ten.txt", "--input", f"{here}/corpus/ten.txt")
+    workplace.drive("--input", "corpus/ten.txt", "--output", "fresh")
     (both, plain) = (workplace.files(output) for output in ("out", "fresh"))
     assert both.pop("manifest.json") != plain.pop("manifest.json")  # its settings name other files
     assert both == plain
     assert set(workplace.rows("t")["file"].to_pylist()) == {"corpus/ten.txt"}
     for spelling in ("./corpus/ten.txt", f"{here}/corpus/ten.txt", "corpus/../corpus//t*.txt"):
-        assert "nothing to do" in workplace.run("--input", spelling).err
+        assert "nothing to do" in workplace.drive("--input", spelling).err
     # Behind a link, `..` is another folder: these are two files.
     workplace.write("ten.txt", "a third line\n")
-    workplace.run("--input", "link/../ten.txt", "--input", "ten.txt", "--output", "linked")
+    workplace.drive("--input", "link/../ten.txt", "--input", "ten.txt", "--output", "linked")
     rows = workplace.rows("t", "linked")
     assert dict(zip(rows["file"].to_pylist(), rows["text"].to_pylist(), strict=True)) == {
         "link/../ten.txt": "a line",
         "ten.txt": "a third line",
     }
-    workplace.run("--input", f"{here}/corpus/*.txt", "--output", "absolute")
+    workplace.drive("--input", f"{here}/corpus/*.txt", "--output", "absolute")
     assert set(workplace.rows("t", "absolute")["file"].to_pylist()) == {f"{here}/corpus/ten.txt"}
-    assert "nothing to do" in workplace.run("--output", "absolute", "--input", "corpus/ten.txt").err
+    assert "nothing to do" in workplace.drive("--output", "absolute", "--input", "corpus/ten.txt").err

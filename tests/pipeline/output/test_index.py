@@ -37,7 +37,6 @@ def blocks_written(workplace, run: int) -> int:
     return json.loads((workplace.folder / f"out/_runs/{run}.json").read_text())["counts"].get("blocks_written", 0)
 
 
-@pytest.mark.nightly
 def test_workers_gather_the_commits_for_the_last_step(many, monkeypatch):
     files, left = many.files(), []
 
@@ -48,13 +47,13 @@ def test_workers_gather_the_commits_for_the_last_step(many, monkeypatch):
     monkeypatch.setattr(finish, "GATHERED", 3)
     monkeypatch.setattr(finish.Finish, "_end", end)
     shutil.rmtree("out")
-    many.run()
+    many.drive()
     gathered = [name for name in left if name.endswith(".jsonl")]
     assert len(gathered) == -(-(len(left) - len(gathered)) // 3) > 3
     assert many.files() == files
     assert not os.path.exists("out/_commits")
     many.write("corpus/bb.txt", "\n".join(LINES[:30]) + "\n")
-    many.run()
+    many.drive()
     many.assert_equals_fresh()
 
 
@@ -83,25 +82,24 @@ def test_a_copy_of_a_part_is_found(many):
 
 
 def test_only_what_is_new_is_encoded(many):
-    assert "nothing to do" in many.run().err
+    assert "nothing to do" in many.drive().err
     before = lines_of(many)
     many.write("corpus/bb.txt", "\n".join(LINES[:30]) + "\n")
     with open("corpus/d.txt", "a") as file:
         file.write("one more line\n")
-    many.run()
+    many.drive()
     many.assert_equals_fresh()
     assert lines_of(many)[0] == before[0]
     assert 0 < blocks_written(many, 2) < len(lines_of(many)) / 2
 
 
-@pytest.mark.nightly
 def test_a_missing_file_keeps_its_rows_until_it_is_pruned(many):
     rows = many.rows("texts")
     os.rename("corpus/c.txt", "c.txt")
-    assert "corpus/c.txt: is missing; its rows stay" in many.run(status=3).out
+    assert "corpus/c.txt: is missing; its rows stay" in many.drive(status=3).out
     assert many.rows("texts").equals(rows)
     assert not os.path.exists("out/_SUCCESS")
-    many.run("--prune-missing")
+    many.drive("--prune-missing")
     assert set(many.rows("texts")["file"].to_pylist()) == {f"corpus/{name}.txt" for name in "abde"}
     many.assert_equals_fresh()
 
@@ -117,10 +115,10 @@ def test_a_run_that_fails_at_any_step_of_its_end_loses_nothing(many, monkeypatch
     for name in steps:
         with monkeypatch.context() as patch:
             patch.setattr(f"layerbeam.pipeline.output.finish.{name}", killed)
-            many.run(status=1)
+            many.drive(status=1)
         assert not os.path.exists("out/_SUCCESS")
         assert many.manifest() == before or name == "_empty_folder"
-    many.run()
+    many.drive()
     many.assert_equals_fresh()
     assert blocks_written(many, len(steps) + 2) == 0
 
@@ -136,6 +134,6 @@ def test_damage_is_an_error_that_a_run_repairs(many, name):
         with pytest.raises(ValueError, match=r"parts\.jsonl: cannot be read"):
             layerbeam.open_run("out").view("tokens").to_arrow()
         os.remove("out/_SUCCESS")
-    many.run()
+    many.drive()
     assert many.files() == files
     assert blocks_written(many, 2) == (name == "parts.jsonl")

@@ -34,7 +34,6 @@ def test_untouched_files_pass(workplace):
     assert counted["files"] == len(parts) > 10
 
 
-@pytest.mark.nightly_but("tokens", "rejects")
 @pytest.mark.parametrize("folder", ["tokens", "texts", "types", "_word_types/types", "rejects"])
 def test_a_flipped_bit_is_found_and_rewritten(workplace, folder):
     files = workplace.files()
@@ -43,14 +42,14 @@ def test_a_flipped_bit_is_found_and_rewritten(workplace, folder):
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     name = str(path.relative_to(workplace.folder / "out"))
-    assert "nothing to do" in workplace.run().err  # sizes do not tell
+    assert "nothing to do" in workplace.drive().err  # sizes do not tell
     done = workplace.verify("--checksums", status=1)
     assert f"FAIL      {name} has changed since it was written: its SHA-256 differs" in done.out
     assert "the next run will rewrite 1 file" in done.out
-    assert "nothing to do" not in workplace.run().err
+    assert "nothing to do" not in workplace.drive().err
     assert workplace.files() == files
     assert workplace.verify("--checksums").out.endswith("pass\n")
-    assert "nothing to do" in workplace.run().err
+    assert "nothing to do" in workplace.drive().err
 
 
 def test_a_folder_that_was_restored_is_not_rewritten(workplace):
@@ -63,32 +62,31 @@ def test_a_folder_that_was_restored_is_not_rewritten(workplace):
     path.write_bytes(sound)
     assert workplace.verify("--checksums").out.endswith("pass\n")
     assert workplace.files() == files  # nor is there a list of damaged files
-    assert "nothing to do" in workplace.run().err
+    assert "nothing to do" in workplace.drive().err
 
 
 def test_a_folder_named_like_a_part_is_none(workplace):
     os.mkdir("out/tokens/b-0123456789abcdef-000000000000-0123456789abcdef.parquet")
-    assert "nothing to do" in workplace.run().err
+    assert "nothing to do" in workplace.drive().err
     assert workplace.verify("--checksums").out.endswith("pass\n")
     workplace.write("corpus/c.txt", "one more file\n")
-    workplace.run()
+    workplace.drive()
     assert workplace.verify("--checksums").out.endswith("pass\n")
     assert os.path.isdir("out/tokens/b-0123456789abcdef-000000000000-0123456789abcdef.parquet")
 
 
-@pytest.mark.nightly
 def test_a_damaged_part_of_a_missing_file_is_reported_until_it_is_pruned(workplace):
     workplace.write("corpus/b.txt", "\n".join(random_lines(20, seed=3)))
-    workplace.run()
+    workplace.drive()
     part = next((workplace.folder / "out/tokens").glob("b-*"))
     os.unlink("corpus/b.txt")
     part.unlink()
     for _ in range(2):
-        done = workplace.run(status=3)
+        done = workplace.drive(status=3)
         assert "problem   corpus/b.txt: is missing, and so are rows of it, whose part is damaged" in done.out
-    workplace.run("--prune-missing")
+    workplace.drive("--prune-missing")
     assert workplace.manifest()["complete"]
-    assert "nothing to do" in workplace.run().err
+    assert "nothing to do" in workplace.drive().err
 
 
 def test_what_is_missing_short_longer_or_not_listed_is_found(workplace):
@@ -105,7 +103,7 @@ def test_what_is_missing_short_longer_or_not_listed_is_found(workplace):
     assert f"FAIL      tokens/{tokens[3].name} has {size + 1:,} bytes, not {size:,}" in out
     assert "FAIL      tokens/copy.parquet is there and not listed in parts.jsonl" in out
     os.unlink("out/tokens/copy.parquet")
-    workplace.run()
+    workplace.drive()
     assert workplace.files() == files
 
 
@@ -127,7 +125,7 @@ def test_an_invalid_manifest_is_refused_and_rewritten(workplace, manifest):
     for more in ((), ("--checksums",)):
         err = workplace.verify(*more, status=2).err
         assert "out: manifest.json is not a manifest of layerbeam: it has no " in err
-    workplace.run()
+    workplace.drive()
     assert workplace.files() == files
 
 
@@ -142,5 +140,5 @@ def test_the_next_run_rewrites_what_is_missing_or_short(workplace):
     missing, short = sorted((workplace.folder / "out/tokens").iterdir())[1:3]
     missing.unlink()
     short.write_bytes(short.read_bytes()[:-1])
-    workplace.run()
+    workplace.drive()
     assert workplace.files() == files

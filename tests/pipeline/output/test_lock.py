@@ -50,13 +50,13 @@ def test_a_second_run_is_refused_while_the_first_lives(workplace):
     workplace.prepare("\n".join(random_lines(2000)), input={"slice_bytes": 500})
     first = workplace.at_work()
     first.send_signal(signal.SIGSTOP)  # it lives, however long the second one takes
-    assert workplace.run(status=4).err == (
+    assert workplace.drive(status=4).err == (
         "layerbeam: out: another run is active in this folder; wait for it or stop it\n"
     )
     first.send_signal(signal.SIGCONT)
     first.communicate(timeout=120)
     assert first.returncode == 0
-    workplace.run("--output", "alone")
+    workplace.drive("--output", "alone")
     assert workplace.files() == workplace.files("alone")
 
 
@@ -274,7 +274,6 @@ while held < 50 or refused < 50:
 """
 
 
-@pytest.mark.nightly_but("without links")
 @pytest.mark.parametrize("links", ["with links", "without links"])
 def test_many_at_once_without_locks_work_or_are_refused(tmp_path, links):
     """No other error comes up, although they create and remove folders and files under each other's hands."""

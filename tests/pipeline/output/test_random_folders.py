@@ -283,14 +283,6 @@ def check(night: Night) -> None:
         run(night)
 
 
-@pytest.mark.nightly_but(
-    *(
-        f"{first}-{limits}-{limit}"
-        for first in range(3)
-        for limits in ("small blocks", "packed files")
-        for limit in (None, 23)
-    )
-)
 @pytest.mark.parametrize("limit", [None, 23])
 @pytest.mark.parametrize("limits", [SMALL, PACKED], ids=["small blocks", "packed files"])
 @pytest.mark.parametrize("first", range(STEP))

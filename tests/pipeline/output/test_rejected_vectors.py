@@ -42,7 +42,7 @@ def test_a_word_of_which_the_encoder_has_nan(workplace, encoder, unit):
     workplace.configure(
         encoder={"handle": encoder("bank", float("nan"))}, views=VIEWS, input={"unit": unit, "max_reject_rate": 1.0}
     )
-    done = workplace.run("--json")
+    done = workplace.drive("--json")
     summary = json.loads(done.out)
     assert summary["rejects"] == {"the encoder gives NaN or infinite values": 2}
     assert {(reject["line"], reject["stage"]) for reject in workplace.rejects()} == {(1, "encode"), (2, "encode")}
@@ -63,12 +63,12 @@ def test_a_word_of_which_the_encoder_has_nan(workplace, encoder, unit):
 
 def test_an_encoder_of_nothing_but_nan_fails_the_run(workplace, encoder):
     workplace.prepare("a line\n", encoder={"handle": encoder("[PAD]", float("nan"))})
-    workplace.run()  # [PAD] is in no text, and its vector in none
+    workplace.drive()  # [PAD] is in no text, and its vector in none
     shutil.rmtree(workplace.folder / "out")
     weights = load_file(workplace.folder / "encoder/model.safetensors")
     name = next(name for name in weights if name.endswith("embeddings.LayerNorm.weight"))
     save_file(weights | {name: weights[name] * float("nan")}, workplace.folder / "encoder/model.safetensors")
-    err = workplace.run(status=1).err
+    err = workplace.drive(status=1).err
     assert (
         "failed: ValueError: the encoder gives NaN or infinite values whatever the text: its weights are damaged" in err
     )
@@ -91,15 +91,14 @@ def test_a_batch_that_does_not_fit_is_reported(workplace, monkeypatch):
     workplace.write("corpus/a.txt", "some words of a line\n" * 3 + "others\n" * 3 + "and a third one\n" + "x y z\n" * 9)
     workplace.write("corpus/b.txt", "\n".join(f"line number {n} of many" for n in range(60)))
     workplace.configure(views={"t": {"level": "text", "layers": [3]}}, encoder={"batch_tokens": 400})
-    workplace.run("--output", "whole")
+    workplace.drive("--output", "whole")
     monkeypatch.setattr(Forward, "__init__", small)
-    done = workplace.run()
+    done = workplace.drive()
     assert "did not fit in memory and had to be halved; a lower encoder.batch_tokens avoids that" in done.out
     assert workplace.verify().out.endswith("pass\n")
     assert workplace.manifest()["counts"] == workplace.manifest("whole")["counts"]
 
 
-@pytest.mark.nightly
 def test_more_than_a_thousandth_of_such_texts_is_accepted_only_by_a_setting(workplace, encoder):
     """The cause may be the hardware."""
     lines = [f"a good line {number}." for number in range(1000)]
@@ -107,10 +106,10 @@ def test_more_than_a_thousandth_of_such_texts_is_accepted_only_by_a_setting(work
     workplace.write("corpus/a.txt", "\n".join(lines))
     workplace.configure(encoder={"handle": encoder("bank", float("nan"))}, views={"texts": VIEWS["records"]})
     failed = "the encoder failed on 2 of 1,000 records, more than 0.001: look at the reasons in rejects/"
-    assert failed in workplace.run(status=3).out
-    workplace.run("--set", "input.max_reject_rate=0.002")
+    assert failed in workplace.drive(status=3).out
+    workplace.drive("--set", "input.max_reject_rate=0.002")
     assert workplace.manifest()["counts"]["rejected_by_encoder"] == 2
-    workplace.run("--set", "input.max_reject_rate=0.001", status=3)
+    workplace.drive("--set", "input.max_reject_rate=0.001", status=3)
     lines[3] = "a good line."
     workplace.write("corpus/a.txt", "\n".join(lines))
-    workplace.run()
+    workplace.drive()

@@ -74,7 +74,6 @@ def test_it_leaves_the_folder_to_one_that_starts_while_tables_are_made(pipeline,
     assert len(os.listdir("out/_commits")) > 1
 
 
-@pytest.mark.nightly_but("lost")
 @pytest.mark.parametrize("state", ["cancelled", "failed", "lost", "interrupted"])
 def test_it_completes_the_folder_if_the_newer_attempt_has_ended_without_result(pipeline, workplace, state):
     record(pipeline.job, 4, state)

@@ -38,7 +38,7 @@ def test_a_part_elsewhere_is_not_read_and_its_block_is_done_again(workplace, pat
     assert "parts.jsonl: cannot be read" in workplace.verify(status=2).err
     assert "parts.jsonl: cannot be read" in workplace.verify("--checksums", status=2).err
     workplace.show()
-    workplace.run()
+    workplace.drive()
     assert workplace.files() == files
     assert precious(workplace) == before
 
@@ -110,7 +110,7 @@ def test_a_file_nested_too_deep_is_damaged(workplace, name):
     files = workplace.files()
     workplace.write(f"out/{name}", '{"a":' * 100_000)
     workplace.show()
-    workplace.run()
+    workplace.drive()
     assert workplace.files() == files
 
 
@@ -122,7 +122,7 @@ def test_a_manifest_that_points_elsewhere_is_not_trusted(workplace):
         layerbeam.open_run("out")
     assert "names files that do not lie in the folder" in workplace.verify(status=2).err
     assert "names files that do not lie in the folder" in workplace.verify("--checksums", status=2).err
-    workplace.run()
+    workplace.drive()
     assert workplace.files() == files
 
 
@@ -190,7 +190,7 @@ def test_a_link_in_the_place_of_success_is_replaced_not_followed(workplace):
     os.unlink("out/_SUCCESS")
     os.symlink("../precious.parquet", "out/_SUCCESS")
     os.unlink("out/manifest.json")
-    workplace.run()
+    workplace.drive()
     assert not os.path.islink("out/_SUCCESS")
     assert precious(workplace) == before
 
@@ -212,7 +212,7 @@ def test_documents_elsewhere_are_not_deleted(workplace, name):
 def test_names_and_texts_do_not_steer_the_terminal(workplace):
     workplace.write("corpus/\x1b[2Jred.txt", "a \x1b[31m line\n")
     os.mkfifo("corpus/\x1b]0;pipe")
-    workplace.run("--output", "steered", status=3)
+    workplace.drive("--output", "steered", status=3)
     shown = workplace._call("show", "steered", status=0)
     assert "\x1b" not in shown.out
     assert r"problem   corpus/\x1b]0;pipe: is not a regular file" in shown.out
@@ -225,7 +225,7 @@ def test_a_link_in_the_place_of_a_folder_of_the_run_is_refused(workplace, name):
     os.unlink("out/_SUCCESS")
     shutil.rmtree(f"out/{name}", ignore_errors=True)
     os.symlink("../victim", f"out/{name}")
-    assert f"output.path: out/{name} is a link" in workplace.run(status=2).err
+    assert f"output.path: out/{name} is a link" in workplace.drive(status=2).err
     assert os.listdir("victim") == [thesis.name]
 
 
@@ -234,5 +234,5 @@ def test_a_list_of_damaged_files_that_leads_elsewhere_deletes_nothing(workplace,
     kept = workplace.write("precious.json", "{}")
     os.makedirs("out/_commits/\n")
     workplace.write("out/_damaged.json", json.dumps([path]))
-    workplace.run()
+    workplace.drive()
     assert kept.exists()
