@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import importlib.metadata
 import importlib.util
 import os
@@ -44,6 +45,12 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     hypothesis.settings.register_profile("layerbeam", derandomize=not config.getoption("soak"), deadline=None)
     hypothesis.settings.load_profile("layerbeam")
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector leaves the modules of TensorFlow, Beam and the tests alone: half of its time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

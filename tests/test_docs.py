@@ -147,6 +147,7 @@ def test_configurations_are_valid(page):
             load.check(whole | {"input": whole["input"] | settings.pop("input", {})} | settings, source=page)
 
 
+@pytest.mark.slow
 def test_getting_started_steps_work(tmp_path, monkeypatch, capsys):
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     monkeypatch.chdir(tmp_path)

@@ -71,6 +71,7 @@ def heavy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             session.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", [*SNIPPETS, *IN_PYTHON, "words"])
 def test_snippet_runs(demo, tool, monkeypatch, request):
     if tool in HEAVY:
@@ -129,6 +130,7 @@ def test_named_tools_have_snippets():
     assert IN_README["layerbeam"] == SNIPPETS["layerbeam"]
 
 
+@pytest.mark.slow
 def test_demo_separates_word_senses(demo, monkeypatch, capsys):
     monkeypatch.syspath_prepend(ROOT / "configs/demo")
     import bank as show

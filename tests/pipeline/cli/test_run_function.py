@@ -32,6 +32,7 @@ def settings(folder: Path, **sections):
     }
 
 
+@pytest.mark.slow
 def test_a_run_is_opened_and_leaves_this_process_as_it_was(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     workplace = Workplace(tmp_path)
@@ -59,6 +60,7 @@ def python_handler() -> Iterator[Any]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_the_run_only(workplace, python_handler):
     workplace.write("corpus/a.txt", "\n".join(random_lines(3000)))
 

@@ -120,7 +120,7 @@ def test_a_small_corpus_is_counted(workplace):
 
 @pytest.mark.usefixtures("measured")
 def test_nothing_is_written_and_the_run_gives_what_was_planned(workplace):
-    corpus = write_corpus(workplace.folder, texts=300, tiny_files=15, line_bytes=20_000)
+    corpus = write_corpus(workplace.folder, texts=60, tiny_files=5, line_bytes=20_000)
     workplace.write("c.yaml", yaml.safe_dump(configuration(corpus, "out")))
     output = workplace.folder / "out"
     before = snapshot(workplace.folder, without=output)

@@ -23,7 +23,7 @@ LEVELS = {
 }
 CORPORA = {
     "lines": {"a.txt": "\n".join(LINES), "b.txt": ""},
-    "small files": {f"{number}.txt": line for number, line in enumerate(LINES)},
+    "small files": {f"{number}.txt": line for number, line in enumerate(LINES[:40])},
     "gzip": {"a.txt.gz": gzip.compress("\n".join(LINES).encode(), mtime=0)},
     "jsonl": {"a.jsonl": "\n".join([*map(json.dumps, ROWS), "{"])},
     "csv": {"a.csv": "text,n\n" + "\n".join(f'"{line}",{number}' for number, line in enumerate(LINES))},

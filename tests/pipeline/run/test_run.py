@@ -21,13 +21,13 @@ from layerbeam.transforms.encoders import load_weights, open_encoder
 from layerbeam.transforms.reference import forward
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
 
-SMALL_BLOCKS = {"output": {"target_part_bytes": 200_000}, "input": {"slice_bytes": 3_000}}
+SMALL_BLOCKS = {"output": {"target_part_bytes": 100_000}, "input": {"slice_bytes": 1_500}}
 SMALLER_BLOCKS = SMALL_BLOCKS | {"output": {"target_part_bytes": 50_000}}
 
 
 # A corpus that gives several files, slices, blocks and batches.
-LINES = random_lines(400)
-CORPUS = {"a.txt": "\n".join(LINES[:250]) + "\n", "b.txt": "\r\n".join(LINES[250:])}
+LINES = random_lines(160)
+CORPUS = {"a.txt": "\n".join(LINES[:100]) + "\n", "b.txt": "\r\n".join(LINES[100:])}
 
 
 def one_at_a_time(texts: list[str], max_seq_length: int) -> Iterator[list[np.ndarray]]:
@@ -71,7 +71,7 @@ def test_pipeline_equals_loop_over_texts(workplace):
     blocks = [own for block in layerbeam.open_run("out").blocks() for own in block.files]
     assert {block.file.path for block in blocks} == {"corpus/a.txt", "corpus/b.txt"}
     assert len(blocks) > 10
-    slices = {(block.file.path, block.first_byte // 3_000) for block in blocks}
+    slices = {(block.file.path, block.first_byte // 1_500) for block in blocks}
     assert len(slices) > 4
     rows = workplace.rows()
     tokens_of_block = rows.num_rows / len(blocks)
@@ -82,7 +82,7 @@ def test_pipeline_equals_loop_over_texts(workplace):
     for number, expected in zip(numbers, one_at_a_time([LINES[n] for n in numbers], max_seq_length=24), strict=True):
         size = len(expected[0])
         got = rows.slice(position, size)
-        assert set(got["line"].to_pylist()) == {number if number < 250 else number - 250}
+        assert set(got["line"].to_pylist()) == {number if number < 100 else number - 100}
         for layer, values in enumerate(expected):
             np.testing.assert_allclose(vectors(got, f"layer_{layer}"), values, atol=OF_TWO, rtol=0)
         position += size
@@ -119,11 +119,12 @@ def test_minilm_separates_senses_of_bank(workplace):
     assert cosine(vault, river) == pytest.approx(0.8879, abs=5e-4)
 
 
+@pytest.mark.slow
 def test_killed_run_resumes(workplace, monkeypatch):
     (workplace.folder / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(workplace.folder / "tmp"))
     views = {"tokens": {"level": "token", "layers": [-1, 0]}, "types": {"level": "word_type", "layers": [1]}}
-    workplace.prepare("\n".join(LINES[:250]), views=views, **SMALLER_BLOCKS)
+    workplace.prepare("\n".join(random_lines(250)), views=views, **SMALLER_BLOCKS)
     with workplace.at_work(commits=5) as process:
         process.send_signal(signal.SIGKILL)
     assert not list((workplace.folder / "tmp").iterdir())
