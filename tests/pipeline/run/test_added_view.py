@@ -19,7 +19,7 @@ INPUT = {"slice_bytes": 4096}
 @pytest.fixture
 def added(workplace):
     """A finished run of two views, to whose settings two are added."""
-    lines = [f"the river bank {n} " + "and the well " * (n % 7) for n in range(400)]
+    lines = [f"the river bank {n} " + "and the well " * (n % 7) for n in range(240)]
     corpus = {"a.txt": "\n".join(lines) + "\n", "b.txt": "one line\n\xff\n\nanother line\n".encode("latin-1")}
     settings = {"input": INPUT | {"max_reject_rate": 1.0}}
     workplace.finished(corpus, views=VIEWS, **settings)
@@ -66,7 +66,7 @@ def test_failure_while_a_view_is_added(added, fail_after):
 
 def test_files_together_and_a_view_after_a_failure(workplace, fail_after):
     """The rows that are there belong to the files that they belonged to."""
-    for number in range(400):
+    for number in range(120):
         workplace.write(f"corpus/{number:03}.txt", f"the river {number}\n\nand the bank\n")
     texts = {"texts": {"level": "text", "layers": [2]}}
     workplace.configure(views=texts, input={"slice_bytes": 500})
@@ -77,7 +77,7 @@ def test_files_together_and_a_view_after_a_failure(workplace, fail_after):
     workplace.configure(views=texts | {"words": {"level": "word", "layers": [0]}}, input={"slice_bytes": 500})
     workplace.drive()
     assert len(before & set(os.listdir("out/texts"))) >= 4
-    assert layerbeam.open_run("out")["texts"].to_numpy("line").tolist() == [0, 2] * 400
+    assert layerbeam.open_run("out")["texts"].to_numpy("line").tolist() == [0, 2] * 120
     workplace.assert_equals_fresh()
 
 

@@ -70,7 +70,7 @@ def sorted_rows(workplace, view: str = "t", output: str = "out") -> list[dict]:
 
 
 def test_paragraphs_equal_loop_for_any_workers(workplace):
-    records = paragraphs(80)
+    records = paragraphs(50)
     workplace.prepare("\n \n\n".join(records).replace("\n", "\r\n"), input={"record": "paragraph"} | SMALL, views=TEXTS)
     workplace.drive()
     workplace.run("--workers", "2", "--output", "two")
@@ -87,7 +87,7 @@ def test_paragraphs_equal_loop_for_any_workers(workplace):
 
 
 def test_sentence_spans_refer_to_paragraph(workplace):
-    records = paragraphs(60)
+    records = paragraphs(40)
     workplace.write("corpus/a.txt", "\n\n".join(records) + "\n\n")
     views = TEXTS | {"tokens": {"level": "token", "layers": [1], "special_tokens": False}}
     workplace.configure(input={"record": "paragraph", "unit": "sentence"} | SMALL, views=views)

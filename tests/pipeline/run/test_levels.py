@@ -92,7 +92,7 @@ def test_keep_words(workplace):
 
 
 def test_keep_words_does_not_change_vectors(workplace):
-    workplace.write("corpus/a.txt", "\n".join(random_lines(200)))
+    workplace.write("corpus/a.txt", "\n".join(random_lines(80)))
     forms = ["the", "river", "of"]
     workplace.configure(views={"words": {"level": "word", "layers": "all", "keep_words": forms}})
     workplace.drive()
@@ -266,7 +266,7 @@ def test_every_combination_equals_reference(workplace, level, words):
 
 
 def test_five_views_of_one_run_equal_five_runs(workplace):
-    workplace.write("corpus/a.txt", "\n".join(random_lines(120)))
+    workplace.write("corpus/a.txt", "\n".join(random_lines(60)))
     views = {
         "tokens": {"level": "token", "layers": [-1]},
         "words": {"level": "word", "layers": [1, 2], "combine": "sum"},

@@ -29,7 +29,7 @@ from layerbeam.transforms.slice import slices
 @pytest.fixture
 def encoded(workplace: Workplace, encoded: list[tuple[str, int]]) -> list[tuple[str, int]]:
     """The blocks that are encoded, next to an undisturbed run."""
-    workplace.finished({"a.txt": "\n".join(random_lines(100))}, views=THREE_VIEWS, input={"slice_bytes": 700})
+    workplace.finished({"a.txt": "\n".join(random_lines(60))}, views=THREE_VIEWS, input={"slice_bytes": 700})
     (workplace.folder / "out").rename("undisturbed")
     encoded.clear()
     return encoded
@@ -54,7 +54,7 @@ def test_every_bundle_executed_twice_encodes_once(workplace, encoded):
 @pytest.fixture(params=["gz", "parquet"])
 def one_slice(request: pytest.FixtureRequest, workplace: Workplace, encoded: list[tuple[str, int]]) -> None:
     """What only one thread can read, and an undisturbed run of it with one worker."""
-    lines = random_lines(100)
+    lines = random_lines(60)
     (workplace.folder / "corpus/a.txt").unlink()
     shutil.rmtree("undisturbed")
     if request.param == "gz":
@@ -102,7 +102,7 @@ def test_unsplittable_file_on_remote_runner_is_encoded_once(workplace, encoded, 
 
 
 def test_a_pipeline_of_the_transforms_finds_what_another_has_committed(workplace, hf_uncased):
-    path = workplace.write("corpus/a.txt", "\n".join(random_lines(100)))
+    path = workplace.write("corpus/a.txt", "\n".join(random_lines(60)))
     encoder = layerbeam.open_encoder(hf_uncased)
     views = (layerbeam.View(name="v", level="text", layers=(1,), hidden_size=encoder.hidden_size),)
     output = layerbeam.Output(str(workplace.folder / "out"), fingerprint="f")

@@ -34,8 +34,8 @@ def types(workplace: Workplace):
 
 
 def test_table_equals_numpy_over_words(workplace):
-    workplace.write("corpus/a.txt", "\n".join(random_lines(80)))
-    workplace.write("corpus/b.txt", "\n".join(random_lines(80, seed=1)))
+    workplace.write("corpus/a.txt", "\n".join(random_lines(50)))
+    workplace.write("corpus/b.txt", "\n".join(random_lines(50, seed=1)))
     configure(workplace)
     workplace.drive()
     words, table = workplace.rows("words"), types(workplace)
@@ -64,7 +64,7 @@ def test_table_equals_numpy_over_words(workplace):
 @pytest.mark.parametrize("format_", ["parquet", "jsonl"])
 def test_every_combination(workplace, format_):
     """Compared with the means and deviations of word rows with the same settings."""
-    workplace.write("corpus/a.txt", "\n".join(random_lines(40)))
+    workplace.write("corpus/a.txt", "\n".join(random_lines(25)))
     made = itertools.product(("separate", "sum", "mean", "concat"), ("float32", "float16"), (None, 9))
     settings = {
         f"{combine}-{dtype}-{truncate_dim}": {
@@ -158,12 +158,12 @@ def test_growing_run_equals_one_run(workplace):
 @pytest.mark.parametrize("format_", ["parquet", "jsonl"])
 def test_table_in_parts(workplace, monkeypatch, format_):
     """Equal for any number of workers, and the rows of a table in one part."""
-    workplace.write("corpus/a.txt", "\n".join(random_lines(40)))
-    workplace.write("corpus/b.txt", "\n".join(random_lines(40, seed=1)))
+    workplace.write("corpus/a.txt", "\n".join(random_lines(25)))
+    workplace.write("corpus/b.txt", "\n".join(random_lines(25, seed=1)))
     configure(workplace, format=format_)
     workplace.drive("--output", "whole")
     with monkeypatch.context() as patch:
-        patch.setattr(word_types, "RANGE_BYTES", 80_000)
+        patch.setattr(word_types, "RANGE_BYTES", 50_000)
         workplace.drive("--output", "one")
         workplace.run("--workers", "2")
     assert workplace.files() == workplace.files("one")
