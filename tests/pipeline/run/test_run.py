@@ -66,7 +66,7 @@ def test_layers_and_pooler_agree_with_transformers(workplace):
 
 
 def test_pipeline_equals_loop_over_texts(workplace):
-    workplace.prepare(CORPUS, encoder={"max_seq_length": 24, "batch_tokens": 50}, **SMALL_BLOCKS)
+    workplace.prepare(CORPUS, encoder={"max_seq_length": 24, "batch_tokens": 30}, **SMALL_BLOCKS)
     workplace.run()
     blocks = [own for block in layerbeam.open_run("out").blocks() for own in block.files]
     assert {block.file.path for block in blocks} == {"corpus/a.txt", "corpus/b.txt"}
@@ -75,7 +75,7 @@ def test_pipeline_equals_loop_over_texts(workplace):
     assert len(slices) > 4
     rows = workplace.rows()
     tokens_of_block = rows.num_rows / len(blocks)
-    assert tokens_of_block > 2 * 50  # several batches in each
+    assert tokens_of_block > 2 * 30  # several batches in each
 
     position = 0
     numbers = [number for number, text in enumerate(LINES) if text]
