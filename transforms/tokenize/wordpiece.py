@@ -83,7 +83,8 @@ class Normalized(NamedTuple):
 class Normalizer:
     """The reference's cleaning, lower casing and accent stripping over arrays of code points.
 
-    A code point is entered in the tables when it is first seen. Not thread-safe: use one instance per thread.
+    A code point is entered in the tables when it is first seen, and counts as known once all of it is entered: threads
+    may share an instance.
     """
 
     def __init__(self, do_lower_case: bool) -> None:
@@ -146,9 +147,9 @@ class Normalizer:
 class WordPiece:
     """Google's FullTokenizer for Arrow strings: the same ids, plus the place of every piece in its text.
 
-    Not thread-safe: use one instance per thread. The first one of a vocabulary takes 0.1 s for 30,000 entries and runs
-    a TensorFlow operation, so set TensorFlow's threads first. Source: `tokenization.py` of google-research/bert; as
-    there, the Unicode tables are those of the running Python.
+    The first one of a vocabulary takes 0.1 s for 30,000 entries and runs a TensorFlow operation, so set TensorFlow's
+    threads first. Source: `tokenization.py` of google-research/bert; as there, the Unicode tables are those of the
+    running Python.
 
     Args:
         vocab: The entries in the order of their ids.
@@ -184,7 +185,7 @@ class WordPiece:
                 "the encoder, one entry per line without the line end"
             )
         self.special = special or SpecialTokens.of_bert(ids)
-        self._normalizer = Normalizer(do_lower_case)
+        self._normalizer = _normalizer(do_lower_case)
         # TF Text refuses equal entries. No word matches the placeholder: punctuation is always a word by itself.
         usable = tuple(e if e and ids[e] == i else f"[no entry {i}]" for i, e in enumerate(self.vocab))
         self._pieces_of_words = _word_cutter(usable, max_chars_per_word)
@@ -245,6 +246,12 @@ class WordPiece:
         first_char = np.searchsorted(byte_start, piece_byte)
         form = word[piece_word].astype(np.int32, copy=False)
         return ids.values.numpy()[piece], piece_word, first_char, form, words.dictionary
+
+
+@functools.cache
+def _normalizer(do_lower_case: bool) -> Normalizer:
+    """Shared by all tokenizers: its tables take 25 MB, and some milliseconds to allocate."""
+    return Normalizer(do_lower_case)
 
 
 @functools.lru_cache(maxsize=1)

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import numpy as np
 import pytest
 from architectures import batch_of
 from weights import in_float64
 
 from layerbeam.pipeline.verify.compare import cosines
-from layerbeam.transforms.encoders import EncoderError, load_encoder, load_weights, onednn, open_encoder
+from layerbeam.transforms.encode.forward import Encoder
+from layerbeam.transforms.encoders import (
+    EncoderError,
+    EncoderSource,
+    load_encoder,
+    load_weights,
+    onednn,
+    open_encoder,
+)
+from layerbeam.transforms.encoders import open as open_module
 from layerbeam.transforms.encoders.calibrate import calibrate
 from layerbeam.transforms.encoders.int8 import InputCodes, kernel_codes, quantize_weights
 from layerbeam.transforms.encoders.source import CALIBRATION
@@ -68,15 +81,45 @@ NAMES = ("bert", "albert", "deberta", "modernbert", "gemma3")
 TEXTS = CALIBRATION.read_text(encoding="utf-8").splitlines()[::8]
 
 
+class Loaded(NamedTuple):
+    source: EncoderSource
+    encoder: Encoder
+    codes: dict[str, InputCodes]
+
+
+@pytest.fixture(scope="module")
+def load(folders) -> Callable[[str], Loaded]:
+    """All layers of an encoder in int8, and the codes with which it was loaded."""
+
+    def load(name: str) -> Loaded:
+        source = open_encoder(str(folders[name]))
+        codes: dict[str, InputCodes] = {}
+
+        def keep(*arguments: Any, **settings: Any) -> dict[str, InputCodes]:
+            codes.update(calibrate(*arguments, **settings))
+            return codes
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(open_module, "calibrate", keep)
+            settings = {"pooler": source.has_pooler, "compute_dtype": "int8", "calibration": TEXTS}
+            return Loaded(source, load_encoder(source, layers=range(4), **settings), codes)
+
+    return load
+
+
+@pytest.fixture(scope="module")
+def loaded(load) -> Callable[[str], Loaded]:
+    """The same, loaded once."""
+    return functools.cache(load)
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_agrees_with_numpy_and_is_near_float32(folders, name, int8_products):
-    source = open_encoder(str(folders[name]))
+def test_agrees_with_numpy_and_is_near_float32(loaded, name, int8_products):
+    source, encoder, codes = loaded(name)
     layers = range(4)
-    settings = {"pooler": source.has_pooler, "compute_dtype": "int8", "calibration": TEXTS}
     token_ids, lengths, segment_ids = batch_of([61, 7, 1, 20], 61)
-    found, pooled = load_encoder(source, layers=layers, **settings)(token_ids, lengths, segment_ids)
+    found, pooled = encoder(token_ids, lengths, segment_ids)
     weights = dict(load_weights(source))
-    codes = calibrate(source, weights, layers, pooler=False, texts=TEXTS)
     rounded = round_kernels(weights, codes)
     texts = [
         (ids[:length], segments[:length] * source.has_segments)
@@ -97,25 +140,23 @@ def test_agrees_with_numpy_and_is_near_float32(folders, name, int8_products):
     assert source.has_pooler == (pooled is not None)
 
 
-def test_no_product_of_int8_is_before_layer_0(folders, int8_products):
-    source, batch = open_encoder(str(folders["bert"])), batch_of([30, 9], 30)
+def test_no_product_of_int8_is_before_layer_0(folders, loaded, int8_products):
+    source, encoder, _ = loaded("bert")
+    batch = batch_of([30, 9], 30)
     exact = load_encoder(source, layers=[0], pooler=False)(*batch)[0][0]
-    for layers in ([0], [1, 0]):
-        encoder = load_encoder(source, layers=layers, pooler=False, compute_dtype="int8", calibration=TEXTS)
-        np.testing.assert_array_equal(encoder(*batch)[0][0], exact)
+    np.testing.assert_array_equal(encoder(*batch)[0][0], exact)
+    alone = load_encoder(source, layers=[0], pooler=False, compute_dtype="int8", calibration=TEXTS[:1])
+    np.testing.assert_array_equal(alone(*batch)[0][0], exact)
 
 
-def test_same_bytes_again_and_in_a_batch_of_other_texts(folders, int8_products):
+def test_same_bytes_again_and_in_a_batch_of_other_texts(load, loaded, int8_products):
     """With scales of its own, whatever was loaded between."""
     token_ids, lengths, segment_ids = batch_of([40] * 30, 40)
-    found = []
-    for name in ("bert", "distilbert", "bert"):
-        source = open_encoder(str(folders[name]))
-        encoder = load_encoder(source, layers=[3], pooler=False, compute_dtype="int8", calibration=TEXTS)
-        found.append(encoder(token_ids, lengths, segment_ids)[0][3])
+    encoders = loaded("bert").encoder, loaded("albert").encoder, load("bert").encoder
+    found = [encoder(token_ids, lengths, segment_ids)[0][3] for encoder in encoders]
     np.testing.assert_array_equal(found[0], found[2])
     assert np.abs(found[0] - found[1]).max() > 0.1
-    few = encoder(token_ids[7:9], lengths[7:9], segment_ids[7:9])[0][3]
+    few = encoders[2](token_ids[7:9], lengths[7:9], segment_ids[7:9])[0][3]
     np.testing.assert_array_equal(few, found[2][280:360])
 
 
