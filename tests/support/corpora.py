@@ -46,9 +46,10 @@ def read_file(
     form = RecordFormat(**record_format)
     commits = [Commit(block.name, "f", counted_files(block), {}) for block in done]
     items: list[Any] = []
-    with tempfile.TemporaryDirectory() as folder:
+    # Without commits there is nothing to write; a folder takes a millisecond, and property tests call this often.
+    with tempfile.TemporaryDirectory() if commits else contextlib.nullcontext("nowhere") as folder:
         committed = CommittedBlocks(Output(folder, "f"), ())
-        work = FileToRead(file, known=known_file(Path(folder, "known"), commits))
+        work = FileToRead(file, known=known_file(Path(folder, "known"), commits) if commits else "")
         scans = [scan_range(*range_, limits, form) for range_ in cut_file(work, slice_bytes, form)]
         for piece in number_slices(reversed(scans), limits, form):
             items += read_blocks(piece, limits, form, committed) if isinstance(piece, Slice) else [piece]
@@ -63,14 +64,14 @@ def read_sentences(path: Path, limits: BlockLimits = UNLIMITED, **record_format:
 
 
 def known_file(path: Path, commits: Sequence[Commit]) -> str:
-    """A file with these commits, as `write_known` writes it; the name of none, if there are none."""
+    """A file with these commits, as `write_known` writes it."""
     lines = [commit.to_line() for commit in commits]
     offsets = itertools.accumulate((len(line) + 1 for line in lines), initial=0)
     pairs = zip(commits, offsets, strict=False)
     records = sorted((*keys_of(own), offset) for commit, offset in pairs for own in commit.files)
     with open(path, "wb") as file:
         write_known(file, len(records), records, lines)
-    return str(path) if commits else ""
+    return str(path)
 
 
 def counted_files(block: TextBlock) -> tuple[FileRange, ...]:

@@ -16,7 +16,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished")
     with workplace_in(folder) as place:
         place.prepare("one line\n")
-        place.run()
+        place.drive(arithmetic=True)
     return folder / "out"
 
 

@@ -43,7 +43,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         place.write("corpus/a.txt", "\n".join(LINES[:20]) + "\n")
         place.write("corpus/b.txt", "\n".join(LINES[20:]) + "\n")
         place.configure(input={"slice_bytes": 800}, views=VIEWS)
-        place.run()
+        place.drive()
     return folder / "out"
 
 
@@ -366,7 +366,7 @@ def test_a_run_that_has_not_ended(out, manifest):
 def test_a_run_that_is_not_complete(workplace):
     workplace.write("corpus/a.txt", b"one line\n\xff\nanother\n")
     workplace.configure(input={"max_reject_rate": 0.1}, views={"texts": {"level": "text", "layers": [-1]}})
-    workplace.run(status=3)
+    workplace.drive(status=3)
     with pytest.raises(ValueError, match=r"ended without _SUCCESS:\n  1 of 3 records were rejected(.|\n)*allow_incomp"):
         layerbeam.open_run("out")
     run = layerbeam.open_run("out", allow_incomplete=True)
@@ -476,7 +476,7 @@ def test_blocks_and_their_parts(finished):
 def test_rejects_of_a_block(workplace):
     workplace.write("corpus/a.txt", b"one line\n\xff\nanother\n")
     workplace.configure(input={"max_reject_rate": 0.5}, views={"texts": {"level": "text", "layers": [-1]}})
-    workplace.run()
+    workplace.drive()
     run = layerbeam.open_run("out")
     (block,) = run.blocks()
     (reject,) = run.rejects(block)

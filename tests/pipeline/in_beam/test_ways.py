@@ -14,7 +14,7 @@ from weights import vectors
 
 
 def test_all_ways_give_the_vectors_of_a_run(workplace, tmp_path):
-    lines = [line for line in random_lines(200) if line.strip()]
+    lines = [line for line in random_lines(60) if line.strip()]
     workplace.finished("\n".join(lines), views={"v": VIEW})
     expected = vectors(workplace.rows("v"), "layer_3")
 

@@ -22,14 +22,14 @@ OTHER_ACTIVATION = {"gelu": "gelu_tanh", "gelu_tanh": "gelu", "silu": "gelu"}
 
 
 class Case:
-    """An encoder, texts of 20, 7 and 1 tokens, and the bounds of its layers."""
+    """An encoder, texts of 16 tokens and of 1, and the bounds of its layers."""
 
     def __init__(self, folder: Path) -> None:
         source = open_encoder(str(folder))
         assert source.architecture is not None
         self.architecture: Architecture = source.architecture
         self.weights = load_weights(source)
-        token_ids, lengths, segment_ids = batch_of([20, 7, 1], 20)
+        token_ids, lengths, segment_ids = batch_of([16, 1], 16)
         self.batch = token_ids, lengths, segment_ids * source.has_segments
         self.bounded: list[Bounded] = bounded_layers(self.architecture, self.weights, *self.batch)[0]
 
