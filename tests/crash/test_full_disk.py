@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,7 +57,7 @@ def test_disk_that_becomes_read_only(prepared):
     assert mounted(prepared.folder / "small", "remount", "size=64m").returncode == 0
     process = prepared.at_work(commits=3, output="small/out")
     while process.poll() is None and mounted(prepared.folder / "small", "remount", "ro").returncode:
-        pass  # busy: a file is being written
+        time.sleep(0.01)  # busy: a file is being written
     _, err = process.communicate(timeout=240)
     assert process.returncode == 1, err
     assert "Read-only file system" in err
