@@ -82,7 +82,7 @@ def test_an_index_of_three_nights(name, package, workplace: Workplace):
             write("b.txt", [*lines[100:110], *lines[120:200], "appended"])
             (corpus / "d.txt").unlink()
             write("e.txt", lines[:30])
-        workplace.run("--prune-missing")
+        workplace.drive("--prune-missing")
         if night == 1:
             continue  # the index has missed this night
         assert run_program(name, workplace.folder, is_killed=True).returncode == 9

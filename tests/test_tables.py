@@ -52,7 +52,7 @@ def test_tables_show_the_last_run(workplace: Workplace, monkeypatch):
 
     for text in (lines[:60], lines[20:]):
         workplace.write("corpus/a.txt", "\n".join(text))
-        workplace.run()
+        workplace.drive()
         register("delta", workplace)
         register("iceberg", workplace)
         stray.write_bytes(b"no part")
@@ -63,6 +63,6 @@ def test_tables_show_the_last_run(workplace: Workplace, monkeypatch):
         assert in_order(rows_of_iceberg()) == expected
     register("delta", workplace)  # the same run again
     stray.unlink()
-    assert "nothing to do" in workplace.run().err
+    assert "nothing to do" in workplace.drive().err
     workplace.verify("--checksums")
     assert in_order(rows_of_delta()) == expected

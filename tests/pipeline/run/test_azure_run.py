@@ -36,18 +36,18 @@ def lines(workplace, azure) -> list[str]:
 
 
 def test_run_on_az_writes_files_of_local_run(workplace, lines):
-    workplace.run()
+    workplace.drive()
     local = {name: (workplace.folder / "out" / name).read_bytes() for name in workplace.files()}
     workplace.run("--output", "az://out/v")
     written = tree("az://out/v")
     assert written == local
     parts = sorted(name for name in written if name.startswith("tokens/"))
     assert len(parts) > 5
-    assert "nothing to do" in workplace.run("--output", "az://out/v").err
+    assert "nothing to do" in workplace.drive("--output", "az://out/v").err
 
     version = {name: storage.stat_file(f"az://out/v/{name}").version for name in parts}
     storage.delete_files("az://out/v", parts[:1])
-    workplace.run("--output", "az://out/v")
+    workplace.drive("--output", "az://out/v")
     assert tree("az://out/v") == local
     assert {name: storage.stat_file(f"az://out/v/{name}").version for name in parts[1:]} == {
         name: version[name] for name in parts[1:]
@@ -63,8 +63,10 @@ def test_run_on_az_writes_files_of_local_run(workplace, lines):
 def test_input_and_encoder_on_az(workplace, lines):
     for path in (DATA / "hf_uncased").iterdir():
         put(f"az://out/encoder/{path.name}", path.read_bytes())
-    workplace.run()
-    workplace.run("--input", "az://out/i*/*.txt", "--output", "az://out/v", "--set", "encoder.handle=az://out/encoder")
+    workplace.drive()
+    workplace.drive(
+        "--input", "az://out/i*/*.txt", "--output", "az://out/v", "--set", "encoder.handle=az://out/encoder"
+    )
     here, there = workplace.rows(), layerbeam.open_run("az://out/v")["tokens"].to_arrow()
     there = there.sort_by([(name, "ascending") for name in ("file", "line", "token_index")])
     assert there["file"].unique().to_pylist() == ["az://out/in/a.txt"]
