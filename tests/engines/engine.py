@@ -32,9 +32,9 @@ class Engine:
         lines = (self.folder / "local/parts.jsonl").read_bytes().splitlines()
         return sum(bool(json.loads(line)["files"]) for line in lines)
 
-    def start(self, output: str, *options: str, config: Path | None = None) -> subprocess.Popen[str]:
+    def start(self, output: str, *options: str) -> subprocess.Popen[str]:
         """Start `layerbeam run` into a folder of that name."""
-        given = ["run", str(config or self.folder / "c.yaml"), "--output", str(self.folder / output), *options]
+        given = ["run", str(self.folder / "c.yaml"), "--output", str(self.folder / output), *options]
         return subprocess.Popen(
             [sys.executable, "-m", "layerbeam", *given],
             cwd=self.folder,
@@ -55,11 +55,11 @@ class Engine:
         assert "Traceback" not in err
         return err
 
-    def run(self, output: str, *options: str, config: Path | None = None, status: int = 0) -> str:
-        return self.stderr_of(self.start(output, *options, config=config), status)
+    def run(self, output: str, *options: str, status: int = 0) -> str:
+        return self.stderr_of(self.start(output, *options), status)
 
-    def on_engine(self, output: str, *options: str, config: Path | None = None, status: int = 0) -> str:
-        return self.run(output, *self.cluster.options, *options, config=config, status=status)
+    def on_engine(self, output: str, *options: str, status: int = 0) -> str:
+        return self.run(output, *self.cluster.options, *options, status=status)
 
     def files(self, output: str) -> dict[str, str]:
         return tree_hashes(self.folder / output)

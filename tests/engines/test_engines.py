@@ -64,21 +64,13 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 killed = pytest.mark.parametrize("engine", ["flink", "spark"], indirect=True)
 
 
-def test_demo(engine):
-    demo = ["--input", str(ROOT / "configs/demo/*.txt")]
-    config = ROOT / "configs/demo.yaml"
-    # Only Flink's job server knows this option.
-    of_engine = ["--execution_mode_for_batch=BATCH_FORCED"] if engine.cluster.engine == "flink" else []
-    engine.on_engine("demo", *demo, *of_engine, ONE_WORKER_PROCESS, config=config)
-    engine.run("local-demo", *demo, config=config)
-    assert engine.files("demo") == engine.files("local-demo")
-    assert "_SUCCESS" in engine.files("demo")
-
-
 def test_engine_writes_bytes_of_local_run(engine):
     engine.commits()
-    engine.on_engine("many", ONE_WORKER_PROCESS)
+    # Only Flink's job server knows this option.
+    of_engine = ["--execution_mode_for_batch=BATCH_FORCED"] if engine.cluster.engine == "flink" else []
+    engine.on_engine("many", *of_engine, ONE_WORKER_PROCESS)
     assert engine.files("many") == engine.files("local")
+    assert "_SUCCESS" in engine.files("many")
     of_nodes = collections.Counter(node for node, _, _ in engine.commits())
     assert sum(of_nodes.values()) == (
         0 if engine.cluster.engine == "prism" else engine.blocks
