@@ -10,7 +10,7 @@ import pytest
 from architectures import CONFIGS, batch_of, write_encoder
 from float_bounds import bounded_layers
 from tampering import edit
-from weights import in_float64, refused, same_weights
+from weights import Weights, in_float64, refused, same_weights
 
 from layerbeam.pipeline.verify.compare import cosines
 from layerbeam.transforms.encode.forward import Encoder
@@ -24,7 +24,7 @@ from layerbeam.transforms.reference import forward
 pytestmark = pytest.mark.usefixtures("threads")
 
 
-BATCH = batch_of([61, 7, 1, 20], 61)
+BATCH = batch_of([61, 7, 1], 61)
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
@@ -63,7 +63,7 @@ def test_agrees_with_numpy(source, everything):
 
 @pytest.mark.parametrize(
     ("name", "how"),
-    [(name, "public operations") for name in ("bert", "modernbert", "gemma3")],
+    [(name, "public operations") for name in ("modernbert", "gemma3")],
     indirect=["how"],
 )
 def test_agrees_with_numpy_without_kernels(folders, name, how):
@@ -75,19 +75,20 @@ def test_agrees_with_numpy_without_kernels(folders, name, how):
     ("name", "how"),
     [
         *((name, "kernels") for name in ("albert", "mpnet", "deberta", "modernbert", "gemma3")),
-        *(("bert", how) for how in ("kernels", "public operations", "xla")),
+        ("bert", "xla"),
     ],
     indirect=["how"],
 )
 def test_bfloat16_is_near(folders, name, how):
     source = open_encoder(str(folders[name]))
-    encoder = load_encoder(source, layers=[0, 3], pooler=False, compute_dtype="bfloat16", **how)
+    last = 1 if how["xla"] else 3  # XLA takes a second for each block
+    encoder = load_encoder(source, layers=[0, last], pooler=False, compute_dtype="bfloat16", **how)
     token_ids, lengths, segment_ids = batch_of([61, 7, 20], 61)
-    coarse = encoder(token_ids, lengths, segment_ids)[0][3]
+    coarse = encoder(token_ids, lengths, segment_ids)[0][last]
     weights = in_float64(load_weights(source))
     exact = np.concatenate(
         [
-            forward(source.architecture, weights, ids[:length], segments[:length] * source.has_segments)[0][3]
+            forward(source.architecture, weights, ids[:length], segments[:length] * source.has_segments)[0][last]
             for ids, length, segments in zip(token_ids, lengths, segment_ids, strict=True)
         ]
     )
@@ -99,28 +100,32 @@ def test_bfloat16_is_near(folders, name, how):
     assert (np.quantile(near, 0.1) > 0.98, np.median(near) > 0.995) == (True, True)
 
 
+def first_blocks(source: EncoderSource, num_blocks: int) -> Weights:
+    """The weights that a network without the later blocks has."""
+    weights = load_weights(source)
+    return {name: weights[name] for name in source.architecture.weight_shapes(num_blocks=num_blocks, pooler=False)}
+
+
 def test_xla_takes_all_operations_in_bfloat16(source, threads):
-    """It does not compile them, which takes seconds: that is done for few architectures, above."""
-    network = Network(source.architecture, load_weights(source), layers=[1], compute_dtype="bfloat16", xla=True)
+    """It does not compile them, which takes seconds: that is done for BERT, above."""
+    network = Network(source.architecture, first_blocks(source, 1), layers=[1], compute_dtype="bfloat16", xla=True)
     inputs = [tf.constant(values) for values in batch_of([9, 5], 9)]
     assert "HloModule" in network._graph.experimental_get_compiler_ir(*inputs)(stage="hlo")
 
 
-@pytest.mark.parametrize(("layers", "blocks"), [([0], 0), ([1, 0], 1)])
-def test_only_the_blocks_that_the_layers_take(source, everything, layers, blocks):
-    shapes = source.architecture.weight_shapes
-    weights = load_weights(source)
-    network = Network(
-        source.architecture,
-        {name: weights[name] for name in shapes(num_blocks=blocks, pooler=False)},
-        layers=layers,
-        has_segments=source.has_segments,
-    )
+def test_only_the_blocks_that_the_layers_take(source, everything):
+    """Where blocks differ or share weights, also with one block."""
     batch = batch_of([9, 5], 9)
-    got, expected = network(*batch)[0], everything(*batch)[0]
-    assert list(got) == layers
-    for layer in layers:
-        np.testing.assert_array_equal(got[layer], expected[layer])
+    expected, _ = everything(*batch)
+    kind = source.describe()["architecture"]
+    for layers in ([0], [1, 0])[: 2 if kind in ("Albert", "Deberta", "Gemma3") else 1]:
+        weights = first_blocks(source, layers[0])
+        network = Network(source.architecture, weights, layers=layers, has_segments=source.has_segments)
+        found, _ = network(*batch)
+        assert list(found) == layers
+        for layer in layers:
+            np.testing.assert_array_equal(found[layer], expected[layer])
+    shapes = source.architecture.weight_shapes
     assert shapes(num_blocks=3, pooler=source.has_pooler) == shapes(pooler=source.has_pooler)
 
 

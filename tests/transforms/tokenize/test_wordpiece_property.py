@@ -13,10 +13,9 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pytest
-from test_wordpiece import CASES, reference_rows
+from test_wordpiece import CASES, Pair, pairs_of, reference_rows
 
 from layerbeam.transforms.reference import CHINESE, ReferenceWordPiece
-from layerbeam.transforms.tokenize.wordpiece import WordPiece
 
 NUM_TEXTS = 12_000
 BATCH = 4_000
@@ -91,12 +90,15 @@ def random_words(rng: random.Random, vocab: Sequence[str]) -> str:
     return unicodedata.normalize(rng.choice(["NFC", "NFD"]), accented)
 
 
-Pair = tuple[WordPiece, ReferenceWordPiece]
+@pytest.fixture(scope="module")
+def minilm(vocab: list[str]) -> dict[str, Pair]:
+    return pairs_of(vocab)
 
 
 @pytest.fixture(scope="module")
-def minilm(vocab: list[str]) -> dict[str, Pair]:
-    return {name: (WordPiece(vocab, lower), ReferenceWordPiece(vocab, lower)) for name, lower in CASES.items()}
+def texts(vocab: list[str]) -> list[str]:
+    rng = random.Random("hostile")
+    return [random_text(rng, vocab) for _ in range(NUM_TEXTS)]
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +107,7 @@ def every_character(vocab: list[str]) -> dict[str, Pair]:
     # Control characters never come through, and TF Text takes no entry with a NUL.
     characters = [c for c in ASSIGNED if unicodedata.category(c) != "Cc"]
     more = list(dict.fromkeys([*vocab, *characters, *map("##".__add__, characters)]))
-    return {name: (WordPiece(more, lower), ReferenceWordPiece(more, lower)) for name, lower in CASES.items()}
+    return pairs_of(more)
 
 
 def differences(pair: Pair, texts: Sequence[str]) -> Iterator[str]:
@@ -146,9 +148,9 @@ def test_the_reference_takes_the_last_of_equal_entries() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_random_texts_are_hostile(vocab: list[str], minilm: dict[str, Pair], name: str) -> None:
-    rng, reference = random.Random(name), minilm[name][1]
-    texts = [random_text(rng, vocab) for _ in range(NUM_TEXTS // 2)]
+def test_the_random_texts_are_hostile(texts: list[str], minilm: dict[str, Pair], name: str) -> None:
+    reference = minilm[name][1]
+    texts = texts[: NUM_TEXTS // 2]
     words = [word for text in texts for word in reference.words(text)]
     assert {199, 200, 201} <= set(map(len, words))
     known = [word for word in words if reference.pieces(word) != ["[UNK]"]]
@@ -159,15 +161,14 @@ def test_the_random_texts_are_hostile(vocab: list[str], minilm: dict[str, Pair],
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_random_texts(vocab: list[str], minilm: dict[str, Pair], name: str) -> None:
-    rng = random.Random(name)
-    assert_equal_ids(minilm[name], [random_text(rng, vocab) for _ in range(NUM_TEXTS)])
+def test_random_texts(texts: list[str], minilm: dict[str, Pair], name: str) -> None:
+    assert_equal_ids(minilm[name], texts)
 
 
+@pytest.mark.slow  # as all tests that need its vocabulary
 @pytest.mark.parametrize("name", CASES)
-def test_random_texts_without_unknown_characters(vocab: list[str], every_character: dict[str, Pair], name: str) -> None:
-    rng = random.Random(f"{name}, every character")
-    assert_equal_ids(every_character[name], [random_text(rng, vocab) for _ in range(NUM_TEXTS // 2)])
+def test_random_texts_without_unknown_characters(texts: list[str], every_character: dict[str, Pair], name: str) -> None:
+    assert_equal_ids(every_character[name], texts[NUM_TEXTS // 2 :])
 
 
 @pytest.mark.slow
