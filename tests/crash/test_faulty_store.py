@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import errno
 import faulthandler
 import gzip
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 from corpora import random_lines
+from drive import driving
 from flaky_filesystem import SCHEME, FaultyFileSystem, Plan
 from workplace import Workplace
 
@@ -44,8 +46,10 @@ def encoders() -> dict[str, Any]:
 
 
 @pytest.fixture
-def prepared(workplace: Workplace, monkeypatch: pytest.MonkeyPatch, encoders: dict[str, Any]) -> Iterator[Workplace]:
-    """About 20 blocks of lines, plain and compressed, some of them blank, some rejected."""
+def prepared(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch, encoders: dict[str, Any], plan: int
+) -> Iterator[Workplace]:
+    """About 20 blocks of lines, plain and compressed, some of them blank, some rejected; two of three plans drive."""
     lines = [line.encode() for line in random_lines(200)]
     lines[30::50] = [b"no \xff text"] * len(lines[30::50])
     workplace.write("corpus/a.txt", b"\n".join(lines))
@@ -57,7 +61,8 @@ def prepared(workplace: Workplace, monkeypatch: pytest.MonkeyPatch, encoders: di
     monkeypatch.setattr(
         job.Job, "load_encoder", lambda job: encoders.setdefault("small", None) or _keep(encoders, load(job))
     )
-    yield workplace
+    with driving(arithmetic=True) if plan % 3 else contextlib.nullcontext():
+        yield workplace
     logging.disable(logging.NOTSET)
 
 

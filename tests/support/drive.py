@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
+import pytest
 from apache_beam.metrics.execution import MetricResult, MetricsContainer
 from apache_beam.runners.worker import statesampler
 from apache_beam.utils.counters import CounterFactory
 
 from layerbeam.pipeline.build import make_stages
 from layerbeam.pipeline.config.job import Job
-from layerbeam.pipeline.run.engines import LocalRunner
+from layerbeam.pipeline.run import engines
 from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.views import needed_layers, needs_pooler
 
@@ -48,7 +49,7 @@ def drive(job: Job, run_number: int, load_encoder: Callable[[], Any]) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class Driver(LocalRunner):
+class Driver(engines.LocalRunner):
     """Stands for the local runner of `layerbeam run`. `arithmetic`: instead of forward passes."""
 
     arithmetic: bool = False
@@ -58,6 +59,19 @@ class Driver(LocalRunner):
 
     def execute(self, job: Job, run_number: int, *, spread: bool) -> Any:
         return drive(job, run_number, (lambda: Arithmetic(job)) if self.arithmetic else job.load_encoder)
+
+
+@contextlib.contextmanager
+def driving(*, arithmetic: bool = False) -> Iterator[None]:
+    """Within the block, `layerbeam run` drives."""
+
+    def choose(arguments: list[str], *_: Any, **__: Any) -> Driver:
+        local = engines.local_runner(arguments)
+        return Driver(local.options, local.runner, 1, arithmetic=arithmetic)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engines, "choose_runner", choose)
+        yield
 
 
 class Arithmetic:

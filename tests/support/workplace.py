@@ -124,16 +124,9 @@ class Workplace:
 
     def driven(self, *arguments: str, status: int = 0, arithmetic: bool = False) -> CommandResult:
         """Any command whose run is as that of `drive`."""
-        from drive import Driver
+        from drive import driving
 
-        from layerbeam.pipeline.run import engines
-
-        def choose(*given: Any, **settings: Any) -> Any:
-            local = engines.local_runner([])
-            return Driver(local.options, local.runner, 1, arithmetic=arithmetic)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(engines, "choose_runner", choose)
+        with driving(arithmetic=arithmetic):
             return self._call(*arguments, status=status)
 
     def prepare(self, corpus: dict[str, bytes | str] | bytes | str, **sections: Any) -> None:
