@@ -54,13 +54,22 @@ def plain_console(**settings: Any) -> Any:
     return PlainConsole(highlight=False, markup=False, **settings)
 
 
-def escape_control(text: str) -> str:
-    r"""The text without what would steer a terminal: control characters but tab and line feed, as `\x1b`.
+def escape_control(text: str, keep: str = "\t\n") -> str:
+    r"""The text without what would steer a terminal: control characters, but those in `keep`, as `\x1b`.
 
     >>> print(escape_control("a\033[2Jb"))
     a\x1b[2Jb
     """
-    return "".join(c if c in "\t\n" or unicodedata.category(c) != "Cc" else f"\\x{ord(c):02x}" for c in text)
+    return "".join(c if c in keep or unicodedata.category(c) != "Cc" else f"\\x{ord(c):02x}" for c in text)
+
+
+def one_line(text: str) -> str:
+    r"""The same for a name or value of others in a line: its tabs and line ends do not end the line.
+
+    >>> print(one_line("a\nb: {}\u2028"))
+    a\x0ab: {}\u2028
+    """
+    return "".join(f"\\u{ord(c):04x}" if c in "\u2028\u2029" else c for c in escape_control(text, keep=""))
 
 
 def size_text(size: float) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from layerbeam.pipeline.console import count_noun
+from layerbeam.pipeline.console import count_noun, one_line
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.detect_format import formats_by_name, several_formats
 from layerbeam.pipeline.output.find import find_inputs
@@ -52,7 +52,7 @@ class FoundInput:
 def inspect_input(pattern: str, output_path: str) -> FoundInput:
     """The settings that read a file, or the files of a glob or folder. UsageError if there is no text to read."""
     file, head = _first_file(pattern, output_path)
-    name = printable(file.path)
+    name = one_line(printable(file.path))
     format_ = format_by_content(head) or format_by_name(file.path) or "text"
     settings: dict[str, Any] = {"files": [pattern], "format": format_}
     problem = contradiction(head, RecordFormat(format=format_))  # type: ignore[arg-type] # one of FORMATS
@@ -70,11 +70,11 @@ def inspect_input(pattern: str, output_path: str) -> FoundInput:
     if format_ == "text":
         notes = [f"{name}: {', '.join(facts)}", "reads each line as a text; `input.record` has other choices"]
         return FoundInput(settings, pattern, notes)
-    shown = ", ".join(map(printable, itertools.islice(columns, _SHOWN_COLUMNS)))
+    shown = ", ".join(map(one_line, itertools.islice(columns, _SHOWN_COLUMNS)))
     facts.append(f"{count_noun(len(columns), 'column')}: {shown}{', ...' if len(columns) > _SHOWN_COLUMNS else ''}")
     what = f"{name}: {', '.join(facts)}"
     settings["text_field"], why = _choose(columns, what)
-    reads = f"column `{printable(settings['text_field'])}` of {printable(pattern)}"
+    reads = f"column `{one_line(settings['text_field'])}` of {one_line(printable(pattern))}"
     return FoundInput(settings, reads, [what, f"reads {reads} ({why})"])
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 
 from layerbeam.pipeline.config.schema import BEAM, SECTIONS, default_of, fields_of
+from layerbeam.pipeline.console import one_line
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.transforms.commits import printable
 from layerbeam.transforms.settings import Settings
@@ -47,9 +48,10 @@ _VIEWS: dict[str, dict[str, Any]] = {
 
 def write(path: str, model: Model | None = None, **found: Any) -> None:
     """Write it to `path`; `found` as for `text`. UsageError if there is a file already, or it cannot be written."""
+    content = text(path, model, **found)
     try:
         with open(path, "x", encoding="utf-8") as file:
-            file.write(text(path, model, **found))
+            file.write(content)
     except FileExistsError:
         raise UsageError(
             f"{path}: already exists and is not overwritten; give another name: layerbeam init FILE"
@@ -67,14 +69,16 @@ def text(
 ) -> str:
     """The whole file: with four layers of `minilm`, or with the settings of a model of sentence-transformers.
 
-    `settings`: of the section `input`; `reads`: what they read, for a user.
+    `settings`: of the section `input`; `reads`: what they read, for a user. UsageError if YAML would not give these
+    settings back.
     """
     content = _CONTENT
     if model:
         what = "list of vectors" if model.view["pooling"] == "none" else "vector"
         content = _CONTENT_OF_MODEL.format(what=what, method=model.method)
     schema = Path(__file__).with_name("schema.json").as_uri()
-    lines = _HEAD.format(schema=schema, path=shlex.quote(path), reads=printable(reads), content=content).splitlines()
+    facts = {"schema": schema, "path": shlex.quote(path), "reads": printable(reads), "content": content}
+    lines = [line.format(**facts) for line in _HEAD.splitlines()]
     if model:
         lines += textwrap.wrap(model.queries, _WIDTH, initial_indent="# ", subsequent_indent="# ")
     sections: dict[str, Mapping[str, Any]] = {**_GIVEN, "input": settings, "output": {"path": output_path(path)}}
@@ -89,7 +93,10 @@ def text(
         explained: set[str] = set()
         for view, given in views.items():
             lines += [f"  {view}:", *_settings(type_, given, "    ", explained)]
-    return "\n".join([*lines, "", f"# {BEAM}", "#beam: {}"]) + "\n"
+    written = "".join(f"{one_line(line)}\n" for line in [*lines, "", f"# {BEAM}", "#beam: {}"])
+    if yaml.safe_load(written) != sections | {"views": views}:
+        raise UsageError(f"{path}: the names of the files or columns cannot be written as YAML; rename them")
+    return written
 
 
 def output_path(path: str) -> str:
@@ -132,8 +139,11 @@ def to_yaml(value: Any) -> str:
     >>> to_yaml(None), to_yaml([-1, "0..2"]), to_yaml({}), to_yaml(1.0), to_yaml("two\\nlines ")
     ('null', '[-1, 0..2]', '{}', '1.0', '"two\\\\nlines "')
     """
-    style = '"' if isinstance(value, str) and "\n" in value else None
     value = vars(value) if isinstance(value, Settings) else value
-    dumped = yaml.safe_dump(value, default_flow_style=True, default_style=style, width=math.inf, sort_keys=False)
-    # The dumper ends a plain scalar with the document's end.
-    return dumped.removesuffix("\n").removesuffix("\n...")
+    for style in (None, '"'):  # the second one has no line ends
+        dumped = yaml.safe_dump(value, default_flow_style=True, default_style=style, width=math.inf, sort_keys=False)
+        # The dumper ends a plain scalar with the document's end.
+        dumped = dumped.removesuffix("\n").removesuffix("\n...")
+        if "\n" not in dumped:
+            break
+    return dumped

@@ -97,3 +97,29 @@ def test_nothing_to_read(workplace, name, expected):
         workplace.write(name, content)
     assert init(workplace, name, status=2).err.startswith(f"layerbeam: --input: {message}")
     assert not (workplace.folder / "new.yaml").exists()
+
+
+INJECTED = "text\nbeam: {runner: PrismRunner, prism_location: ./prism}\n#"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\x85", "\u2028", "\u2029", "\0", "\x1b[2J", "{x}", "%s", " #"])
+@pytest.mark.parametrize("format_", ["jsonl", "parquet", "csv"])
+def test_a_name_of_others_is_no_yaml(workplace, format_, end):
+    """The name of a column, and of a file, stand in comments, and on the terminal, as one line."""
+    column = INJECTED.replace("\n", end)
+    rows = [{column: text, "other": "x"} for text in TEXTS]
+    name = f"a{end}beam: {{}}{end}b.{format_}".replace("\0", "")
+    path = workplace.folder / name
+    if format_ == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif format_ == "csv":
+        path.write_text(f'"{column}",other\n' + "".join(f'"{text}",x\n' for text in TEXTS), "utf-8", newline="")
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    done = init(workplace, name)
+    config = load.load("new.yaml")
+    assert config.beam == {}
+    assert config.input.files == [name]
+    assert config.input.text_field == column
+    assert all(line.split(":")[0] not in ("beam", "prism") for line in done.err.splitlines())
+    assert "\x1b" not in done.err

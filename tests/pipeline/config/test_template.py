@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
+import yaml
 
 from layerbeam.pipeline.cli.main import main
 from layerbeam.pipeline.config import load as configuration
 from layerbeam.pipeline.config import schema, template
+from layerbeam.pipeline.config.model_folder import Model
 from layerbeam.pipeline.console import command_name
 
 TEXT = template.text()
@@ -83,3 +85,11 @@ def test_the_command_writes_it_once(tmp_path, monkeypatch, capsys):
     assert "nowhere/a.yaml: No such file or directory" in capsys.readouterr().err
     assert main(["init", "b.yaml", "--output", "x"], version="test") == 2
     assert "--output x: unknown here" in capsys.readouterr().err
+
+
+def test_prompts_of_a_model_stay_in_their_comment():
+    view = {"level": "text", "layers": [-1], "pooling": "mean"}
+    model = Model({"handle": "minilm"}, view, is_plain=False, queries="say \u2028beam: {a: b}\x85x: y")
+    loaded = yaml.safe_load(template.text(model=model))
+    assert "beam" not in loaded
+    assert "x" not in loaded
