@@ -56,6 +56,7 @@ def settings(
             "files": [_pattern(input_folder)],
             "format": "text",
             "blank": "keep",
+            "max_missing": 0,  # documents are deleted by --prune-missing only
             # WordPiece drops the character that replaces an invalid byte, as if the byte were not there.
             "invalid_bytes": "replace",
             # A pair is one text; sentences would split it.

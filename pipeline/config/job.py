@@ -469,7 +469,7 @@ def _basic_words(forms: Sequence[str], encoder: EncoderSource) -> list[list[str]
 def _identify(config: Config, job: EmbedJob) -> dict[str, Any]:
     """The fingerprint's content: encoder and settings that decide rows, columns, values or where blocks end."""
     settings = dataclasses.asdict(config)
-    for name in ("files", "max_reject_rate"):
+    for name in ("files", "max_missing", "max_reject_rate"):
         del settings["input"][name]
     if config.input.splitter is None:
         del settings["input"]["sentences"], settings["input"]["language"]

@@ -25,6 +25,12 @@ def _check_context(context: Any) -> Any:
     return context
 
 
+def _check_max_missing(value: Any) -> Any:
+    if type(value) is not int and not (type(value) is float and 0 <= value <= 1):
+        raise ValueError("should be a number of files such as 20, or a share from 0.0 to 1.0")
+    return value
+
+
 # A local path may begin with ~.
 _Path = Annotated[str, AfterValidator(os.path.expanduser)]
 _ViewName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
@@ -48,6 +54,13 @@ class InputConfig(RecordFormat):
     )
     format: Format = setting("auto", "what the files hold; auto: found from their names and first bytes")
     limit: int | None = setting(None, "records to read: the first ones, in the order of files and lines", ge=1)
+    max_missing: Annotated[int | float, BeforeValidator(_check_max_missing)] = setting(
+        0.1,
+        "how many files of earlier runs may be missing, a number such as 20 or a share such as 0.1, rounded up: their "
+        "rows are deleted; if more are missing, all rows stay, and the run ends with status 3 and no _SUCCESS. A file "
+        "whose bytes have another name now is not missing",
+        ge=0,
+    )
     max_reject_rate: float | None = setting(
         None,
         "fraction of the records; if more are rejected, the run ends with status 3 and no _SUCCESS; null: 0.01, and "

@@ -39,6 +39,7 @@ CREATE TABLE ranges(                                  -- what blocks hold of fil
     content_key INT, place_key INT);                  -- of `keys_of`
 CREATE TABLE parts(block INT, view TEXT, path TEXT, bytes INT);
 CREATE TABLE damaged(path TEXT PRIMARY KEY) WITHOUT ROWID;  -- as `verify --checksums` found
+CREATE TABLE pruned(path BLOB PRIMARY KEY) WITHOUT ROWID;  -- files that are gone, and whose rows go
 CREATE TABLE on_disk(path TEXT PRIMARY KEY, bytes INT) WITHOUT ROWID;
 """
 
@@ -62,17 +63,17 @@ CREATE VIEW same AS SELECT r.rowid AS range, r.* FROM ranges r JOIN files USING 
     WHERE (files.size, files.modified, files.version) = (r.size, r.modified, r.version);
 CREATE TABLE read AS SELECT path FROM files
     WHERE problem = '' OR path IN (SELECT path FROM same JOIN sound ON block = id);
-CREATE TABLE state(id INTEGER PRIMARY KEY, changed INT, gone INT);
+CREATE TABLE state(id INTEGER PRIMARY KEY, changed INT, pruned INT);
 INSERT INTO state SELECT block,
         SUM(path IN (SELECT path FROM read) AND r.rowid NOT IN (SELECT range FROM same)),
-        SUM(path NOT IN (SELECT path FROM files))
+        SUM(path IN (SELECT path FROM pruned))
     FROM ranges r JOIN sound ON block = id GROUP BY block;
 CREATE TABLE kept(id INTEGER PRIMARY KEY);
 INSERT INTO kept SELECT id FROM (
     SELECT id, ROW_NUMBER() OVER (PARTITION BY name ORDER BY fingerprint <> :fingerprint, attempt DESC) AS place FROM (
         SELECT id, name, fingerprint, attempt, ROW_NUMBER() OVER (
             PARTITION BY name, fingerprint, content ORDER BY attempt, id) AS place
-        FROM state JOIN blocks USING (id) WHERE NOT changed AND NOT (gone AND :prune))
+        FROM state JOIN blocks USING (id) WHERE NOT changed AND NOT pruned)
     WHERE place = 1) WHERE place = 1;
 INSERT INTO kept SELECT id FROM sound JOIN blocks USING (id)  -- of tables, which hold no file
     WHERE attempt = :tables_of AND id NOT IN (SELECT block FROM ranges);
@@ -107,15 +108,15 @@ ORDER BY path
 
 # Files whose rows a pack has that will not stay as it is.
 _PACKED = """
-SELECT block, fingerprint, path, size, modified, version, is_read FROM (
-    SELECT r.rowid AS range, block, fingerprint, path, size, modified, version,
+SELECT block, fingerprint, path, size, modified, version, is_read, texts, tokens FROM (
+    SELECT r.rowid AS range, block, fingerprint, path, size, modified, version, texts, tokens,
         path IN (SELECT path FROM read) AS is_read,
         ROW_NUMBER() OVER (PARTITION BY path ORDER BY path NOT IN (SELECT path FROM read)
             AND block IN (SELECT id FROM kept) DESC, attempt DESC, block DESC) AS place
     FROM ranges r JOIN sound ON block = id JOIN blocks USING (id)
     WHERE CASE WHEN path IN (SELECT path FROM read) THEN block IN (SELECT block FROM packs)
             AND r.rowid IN (SELECT range FROM same) AND path IN (SELECT path FROM asked)
-        ELSE NOT :prune OR path IN (SELECT path FROM files) END)
+        ELSE path NOT IN (SELECT path FROM pruned) END)
 WHERE place = 1 AND block IN (SELECT block FROM packs) AND (is_read
     OR block NOT IN (SELECT id FROM kept)
     OR block IN (SELECT block FROM ranges JOIN asked USING (path)))
@@ -144,7 +145,7 @@ UNION ALL SELECT 1, * FROM (SELECT * FROM came EXCEPT SELECT * FROM went) ORDER 
 # The rows of the same bytes under the run's settings; those of the same place first.
 _SOURCE = """
 SELECT path, first_line, first_byte, texts, tokens,
-    (SELECT SUM(bytes) FROM parts WHERE block = r.block) * MAX(texts, 1)
+    (SELECT COALESCE(SUM(bytes), 0) FROM parts WHERE block = r.block) * MAX(texts, 1)
         / (SELECT MAX(SUM(texts), 1) FROM ranges WHERE block = r.block)
 FROM ranges r JOIN sound ON r.block = id JOIN blocks USING (id)
 WHERE content_key = ? AND end_line - first_line = ? AND (first_byte = 0) = ? AND fingerprint = ?
@@ -167,15 +168,26 @@ class Source(NamedTuple):
         return self[:3] == (own.file.path, own.first_line, own.first_byte)
 
 
+class PackedFile(NamedTuple):
+    """A file of a pack, the settings of the pack, and whether the file can be read."""
+
+    pack: int
+    fingerprint: str
+    file: InputFile
+    is_read: bool
+    texts: int
+    tokens: int
+
+
 class Catalog(Scratch):
     """Load it, `judge`, then ask. OSError if the disk of temporary files is full.
 
-    `fingerprint`: of the run. `prune_missing`: rows of files that are gone do not stay.
+    `fingerprint`: of the run. `pruned`: files that are gone, and whose rows do not stay.
     """
 
     def __init__(self, output_path: str) -> None:
         self._path = output_path
-        self.fingerprint, self.prune_missing = "", False
+        self.fingerprint, self.pruned = "", list[str]()
         super().__init__(_TABLES)
 
     def _paths(self, query: str) -> list[str]:
@@ -221,10 +233,11 @@ class Catalog(Scratch):
         )
         self._change("INSERT INTO parts VALUES (?, ?, ?, ?)", parts)
 
-    def judge(self, fingerprint: str = "", *, prune_missing: bool = False, tables_of: int = 0) -> None:
+    def judge(self, fingerprint: str = "", *, pruned: Iterable[str] = (), tables_of: int = 0) -> None:
         """Decide which blocks are kept. `tables_of`: the attempt whose tables of word types count."""
-        self.fingerprint, self.prune_missing = fingerprint, prune_missing
-        values = {"fingerprint": fingerprint, "prune": prune_missing, "tables_of": tables_of}
+        self.fingerprint, self.pruned = fingerprint, list(pruned)
+        self._change("INSERT INTO pruned VALUES (?)", ((_key(path),) for path in self.pruned))
+        values = {"fingerprint": fingerprint, "tables_of": tables_of}
         self._run_script(_JUDGED, values)
         self._drop_overlapping()
         self._change(_BEYOND_LIMIT)
@@ -267,18 +280,18 @@ class Catalog(Scratch):
             in_part |= paths if hash_paths(paths) != together else set()
         return in_part
 
-    def packed(self, left: Iterable[str]) -> Iterator[tuple[int, str, InputFile, bool]]:
-        """(pack, its settings, file, whether it can be read) of files whose rows a sound pack has, which will not stay.
+    def packed(self, left: Iterable[str]) -> Iterator[PackedFile]:
+        """The files whose rows a sound pack has, which will not stay.
 
         `left`: the files with work left. Those of them that a pack holds as they are now; and those that cannot be
         read, or are gone, in packs that are not kept, or of which other files are left. In the packs' order.
         """
         self._change("CREATE TEMP TABLE asked(path BLOB PRIMARY KEY)")
         self._change("INSERT INTO asked VALUES (?)", ((_key(path),) for path in left))
-        rows = list(self._run(_PACKED, {"prune": self.prune_missing}))
+        rows = list(self._run(_PACKED))
         self._change("DROP TABLE asked")
-        for block, fingerprint, path, size, modified, version, is_read in rows:
-            yield block, fingerprint, InputFile(_path(path), size, modified, version), bool(is_read)
+        for block, fingerprint, path, size, modified, version, *more in rows:
+            yield PackedFile(block, fingerprint, InputFile(_path(path), size, modified, version), *more)
 
     def known(self) -> tuple[int, Iterator[tuple[int, int, int]], Iterator[bytes]]:
         """(the number of records, the records, the lines) of what sound commits hold, for `write_known`."""
@@ -329,6 +342,23 @@ class Catalog(Scratch):
         """Files of earlier runs that are no input any more."""
         return self._paths("SELECT DISTINCT path FROM ranges WHERE path NOT IN (SELECT path FROM files) ORDER BY 1")
 
+    def contents_of_gone(self) -> dict[str, tuple[int, set[int]]]:
+        """{path: (size, what stands for its bytes, as `keys_of` has it)} of these files, as recorded last."""
+        found: dict[bytes, tuple[Any, set[int]]] = {}
+        rows = self._run(
+            "SELECT path, size, modified, version, content_key FROM ranges "
+            "WHERE path NOT IN (SELECT path FROM files) ORDER BY block"
+        )
+        for path, *state, content in rows:
+            if path not in found or found[path][0] != state:
+                found[path] = state, set()
+            found[path][1].add(content)
+        return {_path(path): (state[0], contents) for path, (state, contents) in found.items()}
+
+    def num_files(self) -> int:
+        """How many files blocks are recorded of."""
+        return int(next(self._run("SELECT COUNT(DISTINCT path) FROM ranges"))[0])
+
     def gone_and_kept(self) -> list[str]:
         """Those of them whose rows stay."""
         return self._paths(
@@ -341,11 +371,9 @@ class Catalog(Scratch):
 
     def lost(self) -> list[str]:
         """Files that are gone, and of which a block is not sound, unless their rows do not stay anyway."""
-        if self.prune_missing:
-            return []
         return self._paths(
-            "SELECT DISTINCT path FROM ranges JOIN blocks ON block = id "
-            "WHERE path NOT IN (SELECT path FROM files) AND id NOT IN (SELECT id FROM sound) "
+            "SELECT DISTINCT path FROM ranges JOIN blocks ON block = id WHERE path NOT IN (SELECT path FROM files) "
+            "AND path NOT IN (SELECT path FROM pruned) AND id NOT IN (SELECT id FROM sound) "
             "AND name NOT IN (SELECT name FROM blocks JOIN kept USING (id))"
         )
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import glob
 import itertools
 import json
+import math
 import os
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -22,13 +25,22 @@ from layerbeam.pipeline.output.commits import load_damaged, recorded
 from layerbeam.pipeline.output.manifest import load_manifest
 from layerbeam.pipeline.output.run_log import ACTIVE, last_run, load_runs, run_numbers
 from layerbeam.transforms import layout, metrics, storage
-from layerbeam.transforms.commits import InputFile, printable
+from layerbeam.transforms.commits import FileRange, InputFile, printable
 from layerbeam.transforms.input import FORMATS
 from layerbeam.transforms.input.content import format_by_name
-from layerbeam.transforms.known import write_known
+from layerbeam.transforms.known import keys_of, write_known
 from layerbeam.transforms.parts import folders_of, is_table_file, part_folder
+from layerbeam.transforms.read.block import cut_blocks
 from layerbeam.transforms.settings import RecordFormat
-from layerbeam.transforms.slice.slices import Done, FileToRead, count_records, join_small_files
+from layerbeam.transforms.slice.slices import (
+    Done,
+    FileToRead,
+    count_records,
+    cut_file,
+    join_small_files,
+    number_slices,
+    scan_range,
+)
 from layerbeam.transforms.views import View
 
 LOST_WITH_ITS_FILE = "is missing, and so are rows of it, whose part is damaged: restore it, or give --prune-missing"
@@ -171,14 +183,15 @@ def find_inputs(patterns: list[str], output_path: str, *, at_most: int | None = 
     A folder stands for the files in it whose names end as an input format's do. `at_most`: so many files of each
     pattern are enough.
     """
+    failed = list[InputFile]()
     try:
-        in_folders = {pattern: _files_of_folder(pattern) for pattern in patterns}
+        in_folders = {pattern: _files_of_folder(pattern, failed) for pattern in patterns}
         # A local glob that is the name of a folder, too, stands for both.
         globs = [p for p in patterns if not in_folders[p] or (storage.is_local(p) and glob.has_magic(p))]
         matches = storage.find_files(globs, at_most, paths=itertools.chain(*in_folders.values()))
     except storage.PatternError as error:
         raise UsageError(f"input.files: {error}") from error
-    found = [_of_input(file) for file in matches if not storage.is_inside(file.path, output_path)]
+    found = [_of_input(file) for file in [*matches, *failed] if not storage.is_inside(file.path, output_path)]
     if all(file.problem for file in found):
         relative = any(storage.is_local(pattern) and not os.path.isabs(pattern) for pattern in patterns)
         here = f" (from {os.getcwd()})" if relative else ""
@@ -189,15 +202,21 @@ def find_inputs(patterns: list[str], output_path: str, *, at_most: int | None = 
 
 def _of_input(file: InputFile) -> InputFile:
     """The same, but a folder says why none of its files is read."""
-    if not file.problem or not storage.is_local(file.path) or not os.path.isdir(file.path):
+    if storage.is_unlisted(file) or not file.problem or not storage.is_local(file.path) or not os.path.isdir(file.path):
         return file
     endings = ", ".join(ending for format_ in FORMATS.values() for ending in format_.endings)
     return InputFile.unreadable(file.path, f"is a folder without a file that ends in {endings}; name the files in it")
 
 
-def _files_of_folder(path: str) -> list[str]:
+def _files_of_folder(path: str, failed: list[InputFile]) -> list[str]:
     is_folder = os.path.isdir(path) if storage.is_local(path) else path.endswith("/")
-    names = storage.list_folder(path) if is_folder else {}
+    try:
+        names = storage.list_folder(path) if is_folder else {}
+    except OSError as error:
+        if not storage.is_local(path):
+            raise storage.PatternError(f"{path}: {storage.reason_of(error)}") from error
+        failed.append(storage.unlisted(path.rstrip("/") or "/", error))
+        return []
     return [storage.join(path, name) for name in names if format_by_name(name) is not None]
 
 
@@ -214,12 +233,16 @@ def find_work(
     found = find_inputs(given.files, output_path) if found is None else found
     catalog = Catalog(output_path)
     catalog.load(folders_of(job.views))
-    found = _as_recorded(found, catalog.versions())
+    recorded_files = catalog.versions()
+    found = _as_recorded([*found, *_unlisted(found, recorded_files)], recorded_files)
     limited: dict[str, int] = {}
     if given.limit is not None:
         found, limited = _first_records(found, given.limit, job.records)
     catalog.add_files(found, limited)
-    catalog.judge(job.output.fingerprint, prune_missing=prune_missing)
+    lost_before = _lost_before(output_path) - {file.path for file in found}
+    gone = sorted({*catalog.gone(), *lost_before})
+    pruned = gone if prune_missing else _allowed(job, catalog, found, gone)
+    catalog.judge(job.output.fingerprint, pruned=pruned)
     readable = [file for file in found if not file.problem]
     texts, tokens = catalog.texts_and_tokens()
     work = PendingWork(
@@ -228,14 +251,12 @@ def find_work(
         limited=limited,
         texts_done=texts,
         tokens_done=tokens,
+        missing=sorted({*gone} - {*pruned}),
+        pruned=pruned,
         catalog=catalog,
     )
-    if prune_missing:
-        work.pruned = catalog.gone()
-    else:
-        lost = _lost(catalog, output_path) - {file.path for file in found}
-        work.missing = sorted({*catalog.gone(), *lost})
-        work.skipped += [InputFile.unreadable(path, LOST_WITH_ITS_FILE) for path in sorted(lost)]
+    lost = {*catalog.lost(), *lost_before} - {*pruned}
+    work.skipped += [InputFile.unreadable(path, LOST_WITH_ITS_FILE) for path in sorted(lost)]
     in_part = catalog.packed_in_part()
     left = {file.path for file in readable} if reread else {*catalog.incomplete(), *in_part}
     packed = _divide_packs(job, work, () if reread else left - in_part)
@@ -243,23 +264,82 @@ def find_work(
     return work
 
 
-def _lost(catalog: Catalog, output_path: str) -> set[str]:
-    """Files of which rows are lost: blocks now, or, as the manifest says, before an earlier end."""
+def _unlisted(found: Iterable[InputFile], recorded_files: Iterable[tuple[str, str]]) -> list[InputFile]:
+    """The files of earlier runs that are below a folder that cannot be listed now: nobody knows whether they exist."""
+    folders = {storage.join(storage.place_of(file.path), ""): file for file in found if storage.is_unlisted(file)}
+    return [
+        InputFile.unreadable(path, f"is in {printable(file.path)}, which {file.problem}")
+        for path in (sorted({path for path, _ in recorded_files}) if folders else ())
+        for folder, file in folders.items()
+        if storage.place_of(path).startswith(folder)
+    ]
+
+
+def _allowed(job: Job, catalog: Catalog, found: Sequence[InputFile], gone: list[str]) -> list[str]:
+    """The files that are gone and whose rows go: all up to `input.max_missing`, else those that were renamed."""
+    most = job.config.input.max_missing
+    most = most if isinstance(most, int) else math.ceil(most * catalog.num_files())
+    if len(gone) <= most:
+        return gone
+    renamed = _renamed(job, catalog, found)
+    return gone if len(gone) - len(renamed) <= most else sorted(renamed)
+
+
+def _renamed(job: Job, catalog: Catalog, found: Sequence[InputFile]) -> set[str]:
+    """The files that are gone, and whose bytes are in a file that was found."""
+    gone, renamed = catalog.contents_of_gone(), set[str]()
+    by_size = collections.defaultdict[int, set[str]](set)
+    for path, (size, _) in gone.items():
+        by_size[size].add(path)
+    for file in found:
+        candidates = by_size.get(file.size, set()) - renamed
+        if candidates and not file.problem:
+            blocks = cut_blocks_of(job, FileToRead(file))
+            contents = {keys_of(own)[0] for own in blocks if own is not None}
+            renamed |= {path for path in candidates if gone[path][1] <= contents}
+    return renamed
+
+
+def cut_blocks_of(job: Job, file: FileToRead, until: float = math.inf) -> Iterator[FileRange | None]:
+    """The blocks into which a run cuts a file; None for those that are not read, or not before `until`.
+
+    `until`: by `time.monotonic`.
+    """
+    if file.others or file.max_records is not None:
+        yield None
+        return
+    scans = []
+    for cut in cut_file(file, job.limits.text_bytes, job.records):
+        scans.append(scan_range(*cut, job.limits, job.records))
+        if time.monotonic() > until:
+            yield None
+            return
+    for slice_ in number_slices(scans, job.limits, job.records):
+        for item in [slice_] if isinstance(slice_, InputFile) else cut_blocks(slice_, job.limits, job.records):
+            yield None if isinstance(item, InputFile) else item[0]
+            if time.monotonic() > until:
+                yield None
+                return
+
+
+def _lost_before(output_path: str) -> set[str]:
+    """Files that were missing, and rows of them, too, as the manifest says."""
     manifest = load_manifest(output_path)
     before = {} if manifest is None else manifest["left_out"]
-    return {*catalog.lost(), *(path for path, reason in before.items() if reason == LOST_WITH_ITS_FILE)}
+    return {path for path, reason in before.items() if reason == LOST_WITH_ITS_FILE}
 
 
 def _divide_packs(job: Job, work: PendingWork, left: Iterable[str]) -> set[str]:
     """Add to the work what is copied, and packs that lack views; returns the paths of their files."""
     packed = set[str]()
-    for pack, rows in itertools.groupby(work.catalog.packed(left), key=lambda row: row[0]):
+    for pack, found in itertools.groupby(work.catalog.packed(left), key=lambda one: one.pack):
         to_copy, to_read = list[InputFile](), list[InputFile]()
-        for _, fingerprint, file, is_read in rows:
-            if not is_read or fingerprint == work.catalog.fingerprint:
-                to_copy.append(file)
+        for one in found:
+            if not one.is_read or one.fingerprint == work.catalog.fingerprint:
+                to_copy.append(one.file)
+                work.texts_done, work.tokens_done = work.texts_done + one.texts, work.tokens_done + one.tokens
             elif job.limits.joins_files:
-                to_read.append(file)
+                to_read.append(one.file)
         packed.update(file.path for file in (*to_copy, *to_read))
         if to_copy:
             work.copies.append((pack, FileToRead(to_copy[0], others=tuple(to_copy[1:]))))
@@ -330,7 +410,9 @@ def begin_work(job: Job, number: int, work: PendingWork) -> None:
     items = list(join_small_files(work.to_read, job.limits, job.records))
     items += [dataclasses.replace(item, copied_from=catalog.offset(pack)) for pack, item in work.copies]
     with storage.write_atomically(storage.join(output_path, layout.work_path(number))) as file:
-        _write_line(file, {"prune_missing": catalog.prune_missing, "known": known})
+        _write_line(file, {"known": known})
+        for path in catalog.pruned:
+            _write_line(file, {"pruned": path})
         for one in [*work.files, *work.skipped]:
             _write_line(file, {"input": one.to_json(), "max_records": work.limited.get(one.path)})
         for item in items:
@@ -358,15 +440,13 @@ class WorkList:
         with storage.open_binary(storage.join(self.output_path, layout.work_path(self.number))) as file:
             yield from map(storage.parse_json, file)
 
-    def fill(self, catalog: Catalog) -> bool:
-        """Add the input files to a catalog; returns whether rows of files that are gone are deleted."""
-        lines = self._lines()
-        prune_missing = bool(next(lines)["prune_missing"])
-        for batch in storage.in_batches(line for line in lines if "input" in line):
+    def fill(self, catalog: Catalog) -> list[str]:
+        """Add the input files to a catalog; returns the files that are gone, and whose rows go."""
+        for batch in storage.in_batches(line for line in self._lines() if "input" in line):
             files = [InputFile(**line["input"]) for line in batch]
             limited = zip(files, batch, strict=True)
             catalog.add_files(files, {file.path: line["max_records"] for file, line in limited})
-        return prune_missing
+        return [line["pruned"] for line in self._lines() if "pruned" in line]
 
     def items(self) -> Iterator[FileToRead]:
         """What is to be read or copied."""

@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import json
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -46,8 +46,13 @@ _REJECT_RATES = 0.01, 0.001
 _KEPT_BYTES = 64 << 20
 # The end of another attempt moves commits to the index while this one reads both.
 _LOOKS = 3
+# Of files whose rows were deleted so many are named.
+_NAMED_FILES = 10
 _LOST = "what was written of it is missing or short; run again"
-MISSING = "is missing; its rows stay until a run with --prune-missing"
+MISSING = (
+    "is missing; its rows stay, because more files are missing than input.max_missing allows: restore them, raise it "
+    "or give --prune-missing"
+)
 
 
 class SupersededError(Exception):
@@ -170,10 +175,10 @@ class Finish(beam.PTransform):
     def open(self, problems: Iterable[InputFile] = ()) -> Catalog:
         """The catalog of the folder, with the input that the attempt found."""
         catalog = Catalog(self.output.path)
-        prune_missing = self._work_list.fill(catalog)
+        pruned = self._work_list.fill(catalog)
         catalog.add_problems(problems)
         catalog.load(folders_of(self.views))
-        catalog.judge(self.output.fingerprint, prune_missing=prune_missing, tables_of=self.run_number)
+        catalog.judge(self.output.fingerprint, pruned=pruned, tables_of=self.run_number)
         return catalog
 
     def finish(self, problems: Iterable[InputFile] = ()) -> Mapping[str, Any]:
@@ -199,7 +204,7 @@ class Finish(beam.PTransform):
         }
         self._delete_strays(path for path in catalog.strays() if path not in empty)
         _write(self.output, layout.MANIFEST, [json.dumps(manifest, indent=1).encode("ascii")])
-        self._end(is_complete=manifest["complete"])
+        self._end(is_complete=manifest["complete"], pruned=catalog.pruned)
         return manifest
 
     def _look(self, problems: Collection[InputFile]) -> tuple[Catalog, dict[str, str]]:
@@ -227,8 +232,8 @@ class Finish(beam.PTransform):
     def _keep_rows(self, catalog: Catalog) -> bool:
         """Copy the rows of files that are gone, or could not be read, from packs that do not stay. Whether it did."""
         copied = False
-        for pack, rows in itertools.groupby(catalog.packed(()), key=lambda row: row[0]):
-            commit, paths = parse_commit(catalog.line(pack)), {file.path for _, _, file, _ in rows}
+        for pack, found in itertools.groupby(catalog.packed(()), key=lambda one: one.pack):
+            commit, paths = parse_commit(catalog.line(pack)), {one.file.path for one in found}
             if commit is not None and can_copy(commit):
                 with contextlib.suppress(*NOT_COPIED):  # damaged: the rows are lost
                     moves = [Move(own, own) for own in commit.files if own.file.path in paths]
@@ -291,7 +296,7 @@ class Finish(beam.PTransform):
                 inner = (path.removeprefix(f"{start}/") for path in paths)
                 storage.delete_files(storage.join(self.output.path, start), inner)
 
-    def _end(self, *, is_complete: bool) -> None:
+    def _end(self, *, is_complete: bool, pruned: Sequence[str]) -> None:
         """Delete the commits, which the index lists, and write the marker of a complete run."""
         path = self.output.path
         self._refuse_if_superseded()
@@ -305,7 +310,8 @@ class Finish(beam.PTransform):
             storage.flush(folders)
             self._refuse_if_superseded()
             storage.create_if_absent(storage.join(path, layout.SUCCESS), b"")
-        RunLog.end_unattended(path, self.run_number, "done")
+        some = {"files": len(pruned), "first": [printable(name) for name in pruned[:_NAMED_FILES]]}
+        RunLog.end_unattended(path, self.run_number, "done", pruned=some)
         found = map(layout.attempt_of_list, storage.file_names(storage.join(path, layout.RUNS)))
         ended = (name for number, name in filter(None, found) if number <= self.run_number)
         storage.delete_files(path, ended)

@@ -45,6 +45,11 @@ class _Inputs(TypedDict):
     compressed: bool
 
 
+class _Pruned(TypedDict):
+    files: int
+    first: list[str]
+
+
 class ShownRecord(RunIdentity):
     """What those rely on who show a record."""
 
@@ -55,6 +60,7 @@ class ShownRecord(RunIdentity):
     job: NotRequired[str | None]
     runner: NotRequired[str]
     startup_seconds: NotRequired[float]
+    pruned: NotRequired[_Pruned]
     counts: NotRequired[dict[str, int]]
 
 
@@ -136,6 +142,8 @@ class RunLog:
         now = load_run(self.output_path, self.number)
         if now is not None and now["state"] == "superseded":
             raise BusyError(f"{self.output_path}: a newer run is active in this folder, and completes it")
+        if now is not None:
+            self.record["pruned"] = now.get("pruned", {"files": 0, "first": []})
         try:
             found = result.metrics().query()
         except Exception:  # some runners have no metrics
@@ -146,16 +154,17 @@ class RunLog:
         return complete
 
     @staticmethod
-    def end_unattended(output_path: str, number: int, state: str) -> None:
+    def end_unattended(output_path: str, number: int, state: str, **facts: Any) -> None:
         """End the record of a run for the program that submitted it, unless that did so already.
 
-        `state`: as for `end`; `done` becomes `incomplete` if the folder lacks its marker.
+        `state`: as for `end`; `done` becomes `incomplete` if the folder lacks its marker. `facts`: that only the end
+        knows.
         """
         record = load_run(output_path, number)
         if record is not None and record["state"] in ACTIVE:
             if state == "done" and not storage.exists(storage.join(output_path, layout.SUCCESS)):
                 state = "incomplete"
-            RunLog(output_path, dict(record))._end(state)
+            RunLog(output_path, dict(record))._end(state, **facts)
 
     def _end(self, state: str, **facts: Any) -> None:
         self.record |= {"state": state, "ended": _now(), **facts}

@@ -20,7 +20,7 @@ from layerbeam.transforms.encoders import vocabulary_note
 # A larger share of [UNK] can mean that the vocabulary was made for another language.
 _UNKNOWN_SHARE = 0.01
 _NAMED_FORMS = 10
-_OF_ATTEMPT = ("run", "state", "runner", "job", "workers", "peak_memory_bytes")
+_OF_ATTEMPT = ("run", "state", "runner", "job", "workers", "peak_memory_bytes", "pruned")
 _OF_SPEED = (
     "startup_seconds",
     "seconds",

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.output.catalog import Source
-from layerbeam.pipeline.output.find import PendingWork
-from layerbeam.transforms.commits import FileRange, InputFile
-from layerbeam.transforms.read.block import cut_blocks
-from layerbeam.transforms.slice.slices import FileToRead, cut_file, number_slices, scan_range
+from layerbeam.pipeline.output.find import PendingWork, cut_blocks_of
+from layerbeam.transforms.commits import FileRange
+from layerbeam.transforms.slice.slices import FileToRead
 
 _SECONDS = 3.0  # a file of 300 MB
 
@@ -45,7 +44,7 @@ def find_copied(job: Job, work: PendingWork) -> tuple[PendingWork, Copied]:
         return work, copied
     for file in work.to_read:
         done, known, is_left = set(map(tuple, file.done.ranges.tolist())), list[FileRange](), False
-        for own in _blocks(job, file, until):
+        for own in cut_blocks_of(job, file, until):
             if own is not None and (own.first_byte, own.end_byte) in done:
                 continue
             source = None if own is None else work.catalog.source_of(own)
@@ -58,25 +57,6 @@ def find_copied(job: Job, work: PendingWork) -> tuple[PendingWork, Copied]:
             left.append(_without(file, known))
     texts, tokens = work.texts_done + kept.texts, work.tokens_done + kept.tokens
     return dataclasses.replace(work, to_read=left, texts_done=texts, tokens_done=tokens), copied
-
-
-def _blocks(job: Job, file: FileToRead, until: float) -> Iterator[FileRange | None]:
-    """The blocks into which the run cuts a file; None in the place of those that are not read."""
-    if file.others or file.max_records is not None:
-        yield None
-        return
-    scans = []
-    for cut in cut_file(file, job.limits.text_bytes, job.records):
-        scans.append(scan_range(*cut, job.limits, job.records))
-        if time.monotonic() > until:
-            yield None
-            return
-    for slice_ in number_slices(scans, job.limits, job.records):
-        for item in [slice_] if isinstance(slice_, InputFile) else cut_blocks(slice_, job.limits, job.records):
-            yield None if isinstance(item, InputFile) else item[0]
-            if time.monotonic() > until:
-                yield None
-                return
 
 
 def _without(file: FileToRead, known: Sequence[FileRange]) -> FileToRead:

@@ -74,8 +74,8 @@ def vectors_of(text: TextBlock, views: Sequence[View], processor: float) -> Vect
 class OutputFolder:
     """An output folder, and the settings of the run that works in it.
 
-    `path`: of the folder. `patterns`: of the input. `processor`: see `vectors_of`. `encoded`: (file, line) of each
-    text that was encoded, and not found committed, since it was emptied.
+    `path`: of the folder. `patterns`, `max_missing`: of the input. `processor`: see `vectors_of`. `encoded`: (file,
+    line) of each text that was encoded, and not found committed, since it was emptied.
     """
 
     path: str
@@ -84,6 +84,7 @@ class OutputFolder:
     fingerprint: str
     limits: BlockLimits
     limit: int | None = None
+    max_missing: float = 0
     attempt: int = 1
     processor: float = 0.25
     encoded: list[tuple[str, int]] = dataclasses.field(default_factory=list)
@@ -95,7 +96,7 @@ class OutputFolder:
     @property
     def job(self) -> Any:
         """What `find` asks a job for."""
-        given = types.SimpleNamespace(files=self.patterns, limit=self.limit)
+        given = types.SimpleNamespace(files=self.patterns, limit=self.limit, max_missing=self.max_missing)
         config = types.SimpleNamespace(input=given)
         return types.SimpleNamespace(
             config=config, output=self.output, records=LINES, limits=self.limits, views=self.views

@@ -42,6 +42,7 @@ from layerbeam.transforms.storage.listing import (
     is_absent,
     is_inside,
     is_local,
+    is_unlisted,
     join,
     list_folder,
     list_tree,
@@ -49,6 +50,7 @@ from layerbeam.transforms.storage.listing import (
     reason_of,
     stat_file,
     stat_if_exists,
+    unlisted,
 )
 from layerbeam.transforms.storage.locking import locked_file
 from layerbeam.transforms.storage.store import in_batches

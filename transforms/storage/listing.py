@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import errno
+import fnmatch
 import glob
 import itertools
 import os
@@ -15,6 +17,9 @@ from layerbeam.transforms.storage import hf_store, stores
 
 # Object stores answer slowly, and many at once.
 FILES_AT_ONCE = 32
+
+
+_UNLISTED = "cannot be listed"
 
 
 class PatternError(OSError):
@@ -50,15 +55,18 @@ def find_files(patterns: Iterable[str], at_most: int | None = None, *, paths: It
 
     Local paths lose `./`, `//` and `a/../`; relative and absolute ones stay so.
     A local glob that is the path of a file stands for that one, too. A match that is not a readable file (a folder, a
-    broken link, a pipe) becomes an `InputFile` with a problem. Raises PatternError if a store cannot be listed.
+    broken link, a pipe), and a folder on the way that cannot be listed, becomes an `InputFile` with a problem. Raises
+    PatternError if a store cannot be listed.
     `at_most`: so many matches of each glob are looked at. `paths`: more files, whatever characters their paths have.
     """
     found: dict[str, InputFile] = {}
+    failed: list[InputFile] = []
     for pattern in patterns:
         if is_local(pattern):
             is_glob = glob.has_magic(pattern)
-            literal = [pattern] if os.path.lexists(pattern) else []
-            for path in itertools.chain(literal, itertools.islice(_match(pattern), at_most) if is_glob else ()):
+            literal = [pattern] if _may_exist(pattern) else []
+            others = itertools.islice(_match(pattern, failed), at_most) if is_glob else ()
+            for path in itertools.chain(literal, others):
                 # A glob matches folders next to the files; only a folder that was named itself is reported.
                 if not (is_glob and os.path.isdir(path)):
                     plain = _without_detours(path)
@@ -70,6 +78,8 @@ def find_files(patterns: Iterable[str], at_most: int | None = None, *, paths: It
                 raise PatternError(f"{pattern}: {reason_of(error)}") from error
             for file in matches:
                 found.setdefault(file.path, file)
+    for file in failed:
+        found.setdefault(place_of(file.path), file)
     for path in paths:
         plain = _without_detours(path) if is_local(path) else path
         found.setdefault(place_of(plain), _stat_input(plain))
@@ -109,21 +119,73 @@ def _without_detours(path: str) -> str:
         return path
 
 
-def _match(pattern: str) -> Iterator[str]:
-    """Like Python's glob, but `**` enters each folder once: links upwards, or to each other, would not end."""
+def is_unlisted(file: InputFile) -> bool:
+    """Whether it stands for a folder that could not be listed."""
+    return file.problem.startswith(_UNLISTED)
+
+
+def unlisted(folder: str, error: OSError) -> InputFile:
+    """A folder that could not be listed: what is in it may exist or not."""
+    return InputFile.unreadable(folder, f"{_UNLISTED} ({reason_of(error)})")
+
+
+def _may_exist(path: str) -> bool:
+    """False if there is certainly nothing of that name."""
+    try:
+        os.lstat(path)
+    except OSError as error:
+        return not _is_no_folder(error)
+    return True
+
+
+def _is_no_folder(error: OSError) -> bool:
+    """Whether an error says that there is no such folder; other errors say nothing about what is in it."""
+    return isinstance(error, FileNotFoundError | NotADirectoryError) or error.errno == errno.ELOOP
+
+
+def _match(pattern: str, failed: list[InputFile]) -> Iterator[str]:
+    """Like Python's glob, but `**` enters each folder once: links upwards, or to each other, would not end.
+
+    Folders that cannot be listed are added to `failed`.
+    """
     names = pattern.split("/")
+    if not names[-1]:  # folders only
+        return
     paths: Iterable[str] = ["/" if names[0] == "" else ""]
     for is_deep, group in itertools.groupby([*names, "*"] if names[-1] == "**" else names, "**".__eq__):
-        paths = _walk(paths) if is_deep else _match_below(paths, list(group))
+        paths = _walk(paths, failed) if is_deep else _match_below(paths, [name for name in group if name], failed)
     yield from paths
 
 
-def _match_below(folders: Iterable[str], names: Sequence[str]) -> Iterator[str]:
+def _match_below(folders: Iterable[str], names: Sequence[str], failed: list[InputFile]) -> Iterator[str]:
+    for name in names:
+        folders = _match_name(folders, name, failed)
+    yield from folders
+
+
+def _match_name(folders: Iterable[str], name: str, failed: list[InputFile]) -> Iterator[str]:
+    """The entries of the folders that a name with or without wildcards stands for."""
     for folder in folders:
-        yield from glob.iglob(os.path.join(glob.escape(folder), *names))
+        if not glob.has_magic(name):
+            path = os.path.join(folder, name)
+            if _may_exist(path):
+                yield path
+        else:
+            names = (one for one in _list(folder, failed) if name[0] == "." or one[0] != ".")
+            yield from (os.path.join(folder, one) for one in fnmatch.filter(names, name))
 
 
-def _walk(tops: Iterable[str]) -> Iterator[str]:
+def _list(folder: str, failed: list[InputFile]) -> list[str]:
+    """The names in a folder; none if it is no folder."""
+    try:
+        return os.listdir(folder or ".")
+    except OSError as error:
+        if not _is_no_folder(error):
+            failed.append(unlisted(folder, error))
+        return []
+
+
+def _walk(tops: Iterable[str], failed: list[InputFile]) -> Iterator[str]:
     """The folders and all folders below them, each once. Skips names with a leading dot, as glob does.
 
     All that is reached without links comes first: a link to such a folder gives its files no second path, and the path
@@ -143,12 +205,18 @@ def _walk(tops: Iterable[str]) -> Iterator[str]:
         if place in seen:
             continue
         seen.add(place)
-        try:
-            names = os.listdir(folder or ".")
-        except OSError:
-            continue
+        names = _list(folder, failed)
         yield folder
-        add(path for name in names if name[0] != "." and os.path.isdir(path := os.path.join(folder, name)))
+        add(path for name in names if name[0] != "." and _is_folder(path := os.path.join(folder, name), failed))
+
+
+def _is_folder(path: str, failed: list[InputFile]) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError as error:
+        if not _is_no_folder(error):
+            failed.append(unlisted(path, error))
+        return False
 
 
 def stat_file(path: str) -> InputFile:

@@ -40,9 +40,9 @@ def blocks_written(workplace, run: int) -> int:
 def test_workers_gather_the_commits_for_the_last_step(many, monkeypatch):
     files, left = many.files(), []
 
-    def end(self, *, is_complete: bool, real=finish.Finish._end) -> None:
+    def end(self, *, real=finish.Finish._end, **how) -> None:
         left.extend(os.listdir(f"{self.output.path}/_commits"))
-        real(self, is_complete=is_complete)
+        real(self, **how)
 
     monkeypatch.setattr(finish, "GATHERED", 3)
     monkeypatch.setattr(finish.Finish, "_end", end)
@@ -96,7 +96,7 @@ def test_only_what_is_new_is_encoded(many):
 def test_a_missing_file_keeps_its_rows_until_it_is_pruned(many):
     rows = many.rows("texts")
     os.rename("corpus/c.txt", "c.txt")
-    assert "corpus/c.txt: is missing; its rows stay" in many.drive(status=3).out
+    assert "corpus/c.txt: is missing; its rows stay" in many.drive("--set", "input.max_missing=0", status=3).out
     assert many.rows("texts").equals(rows)
     assert not os.path.exists("out/_SUCCESS")
     many.drive("--prune-missing")

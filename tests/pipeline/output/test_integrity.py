@@ -82,7 +82,7 @@ def test_a_damaged_part_of_a_missing_file_is_reported_until_it_is_pruned(workpla
     os.unlink("corpus/b.txt")
     part.unlink()
     for _ in range(2):
-        done = workplace.drive(status=3)
+        done = workplace.drive("--set", "input.max_missing=0", status=3)
         assert "problem   corpus/b.txt: is missing, and so are rows of it, whose part is damaged" in done.out
     workplace.drive("--prune-missing")
     assert workplace.manifest()["complete"]

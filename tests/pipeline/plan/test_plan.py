@@ -271,15 +271,17 @@ def test_plan_ends_as_the_run_does(workplace):
     workplace.finished({"a.txt": "one\n", "gone.txt": "two\n"})
     (workplace.folder / "corpus/gone.txt").unlink()
     workplace.write("corpus/bad.txt.gz", b"no gzip")
-    planned_problems = planned(workplace, status=3)["problems"]
-    said = workplace.drive(status=3).out
+    strict = "--set", "input.max_missing=0"
+    planned_problems = planned(workplace, *strict, status=3)["problems"]
+    said = workplace.drive(*strict, status=3).out
     assert re.search(r"next +the same command with --prune-missing +deletes the rows of the missing files\n", said)
     assert re.search(r"\n +the same command again +once files are repaired, restored or left out, ", said)
     assert "UNK" not in said
     assert planned_problems == workplace.manifest()["problems"]
     assert planned_problems == [
         "corpus/bad.txt.gz: the compressed data is damaged (Error -3 while decompressing data: incorrect header check)",
-        "corpus/gone.txt: is missing; its rows stay until a run with --prune-missing",
+        "corpus/gone.txt: is missing; its rows stay, because more files are missing than input.max_missing allows: "
+        "restore them, raise it or give --prune-missing",
     ]
     workplace.write("rejects/a.txt", b"fine\n" * 8 + b"\xff\n")
     rejects = ("--input", "rejects/a.txt", "--output", "new")

@@ -101,7 +101,7 @@ def test_view_added_after_kill_and_changed_files(added):
 def test_missing_file_keeps_its_rows(added):
     rows = added.rows("texts").num_rows
     (added.folder / "corpus/b.txt").rename(added.folder / "b.txt")
-    assert "corpus/b.txt: is missing; its rows stay" in added.drive(status=3).out
+    assert "corpus/b.txt: is missing; its rows stay" in added.drive("--set", "input.max_missing=0", status=3).out
     assert added.rows("texts").num_rows == rows
     (added.folder / "b.txt").rename(added.folder / "corpus/b.txt")
     added.drive()

@@ -62,9 +62,9 @@ def test_a_branch_is_pinned_and_what_has_not_changed_stays(workplace, hub):
         {"data/a.parquet": a, "data/b.parquet": parquet("Changed."), "data/c.parquet": parquet("New.")}
     )
     files_read(hub)
-    done = workplace.drive(status=3)
+    done = workplace.drive("--set", "input.max_missing=0", status=3)
     assert files_read(hub) == {"data/b.parquet", "data/c.parquet"}  # the last file is looked at for its fields
-    assert f"{first}/data/b.parquet: is missing; its rows stay until a run with --prune-missing" in done.err + done.out
+    assert f"{first}/data/b.parquet: is missing; its rows stay" in done.err + done.out
     workplace.drive("--prune-missing")
     del expected[f"{first}/data/b.parquet", 0]
     expected[f"{third}/data/b.parquet", 0] = "Changed."

@@ -127,13 +127,12 @@ def edit(moved):
 
 
 def test_the_plan_of_an_edit_is_what_the_run_does(moved):
-    gone = moved.rows("halves")["file"].to_pylist().count("corpus/b.txt")
     edit(moved)
-    planned = json.loads(moved.plan("--json", status=3).out)
-    done = moved.drive("--prune-missing")
+    planned = json.loads(moved.plan("--json").out)
+    done = moved.drive()
     assert planned["input"]["sample"]["is_whole"]
     counts = json.loads((moved.folder / "out/_runs/2.json").read_text())["counts"]
-    assert counts["copied_texts"] > 200
+    assert counts["copied_texts"] > 150
     assert counts["written_texts"] > 100
     copied = planned["copied"]
     assert [copied[name] for name in ("texts", "tokens", "blocks")] == [
@@ -147,13 +146,13 @@ def test_the_plan_of_an_edit_is_what_the_run_does(moved):
     assert re.search(
         rf"\nencoded +{counts['written_texts']} texts .*\ncopied +\d+ texts .*\nkept +{kept} texts ", done.out
     )
-    assert planned["kept"]["texts"] == kept + gone > kept + 40  # --prune-missing deletes b.txt
+    assert planned["kept"]["texts"] == kept > 40
 
 
 def test_what_the_plan_cannot_read_in_time_is_to_be_encoded(moved, monkeypatch):
     edit(moved)
     monkeypatch.setattr("layerbeam.pipeline.run.copied._SECONDS", 0.0)
-    planned = json.loads(moved.plan("--json", status=3).out)
+    planned = json.loads(moved.plan("--json").out)
     assert planned["copied"]["texts"] < 100
     assert planned["estimates"]["texts"]["value"] > 400
 

@@ -245,7 +245,7 @@ def test_a_changed_file_beside_a_missing_one(finished):
     before = rows(finished, "texts").filter(pc.equal(rows(finished, "texts")["file"], "corpus/005.txt"))
     (finished.folder / "corpus/005.txt").unlink()
     finished.write("corpus/006.txt", b"the river is new\n")
-    assert "corpus/005.txt: is missing; its rows stay" in finished.drive(status=3).out
+    assert "corpus/005.txt: is missing; its rows stay" in finished.drive("--set", "input.max_missing=0", status=3).out
     after = rows(finished, "texts")
     assert after.filter(pc.equal(after["file"], "corpus/005.txt")).equals(before)
     assert after.filter(pc.equal(after["file"], "corpus/006.txt"))["text"].to_pylist() == ["the river is new"]
