@@ -196,7 +196,7 @@ def test_a_run_with_it_passes_verify(make, workplace, capsys):
     folder = make()
     assert main(["init", "--from", folder, "c.yaml"], version="test") == 0
     workplace.write("texts/a.txt", "The bank, by the river.\n")
-    assert main(["run", "c.yaml"], version="test") == 0
+    workplace.drive()
     assert workplace.rows("sentences", "out/c").schema.field("layer_3").type.value_type.list_size == 16
     assert main(["verify", "out/c"], version="test") == 0
 
@@ -326,7 +326,7 @@ def test_the_form_of_stanford(stanford, workplace):
     assert main(["init", "--from", folder, "c.yaml"], version="test") == 0
     assert "# Queries are encoded by sentence-transformers' `encode_query`, which" in Path("c.yaml").read_text()
     workplace.write("texts/a.txt", "The bank, by the river.\nbank\n" + "the river " * 20)
-    assert main(["run", "c.yaml"], version="test") == 0
+    workplace.drive()
     assert main(["verify", "out/c"], version="test") == 0
     lists = workplace.rows("sentences", "out/c")["layer_3"].to_pylist()
     source = open_encoder(folder)

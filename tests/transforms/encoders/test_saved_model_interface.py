@@ -95,8 +95,7 @@ def test_other_number_types(tmp_path):
     assert_runs(save(tmp_path / "toy", signature=[{name: spec(name, dtype) for name, dtype in types.items()}]))
 
 
-@pytest.mark.parametrize("order", [(True, False), (False, True)])
-@pytest.mark.parametrize("keyword_only", [False, True])
+@pytest.mark.parametrize(("order", "keyword_only"), [((True, False), False), ((False, True), True)])
 def test_the_function_for_training_is_left_alone(tmp_path, order, keyword_only):
     def scaled(toy: Toy, inputs: dict[str, Any], training: bool) -> Any:
         return tf.nest.map_structure(lambda value: value * (100.0 if training else 1.0), named(toy, inputs))
