@@ -57,6 +57,7 @@ class _Function:
 
     def __init__(self, nodes: Mapping[str, Any]) -> None:
         self._nodes = nodes
+        self._paths = [(f"/{name}", node) for name, node in nodes.items()]
 
     def read(self, num_layers: int, *, head_size: int, pooler: bool) -> tuple[Activation, float]:
         norms = ["embeddings/layer_norm"]
@@ -82,7 +83,8 @@ class _Function:
         return activations.pop(), epsilons.pop()
 
     def _scope(self, scope: str) -> list[Any]:
-        return [node for name, node in self._nodes.items() if _in_scope(name, scope)]
+        wanted = f"/{scope}/"
+        return [node for path, node in self._paths if wanted in path]
 
     def _input_of(self, dense: str) -> str:
         """The node whose output a dense layer multiplies with its weights."""
