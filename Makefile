@@ -43,7 +43,7 @@ KIT := $(if $(filter cpu-,$(DEVICE)-$(WHEELS)),$(VENV)/installed,$(GPU)/installe
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-slow test-crash soak soak-killed soak-faults soak-random test-readers test-dataflow test-azure test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-architectures bench-sizes bench-ends bench-cuts bench-edits bench-nights bench-number-types bench-neighbours bench-search bench-training bench-chunks constraints clean bench-plan bench-small-files test-flink test-spark test-pool test-prism test-hosts dist test-package docs notebook reference test-report test-tf220 test-image-gpu test-image-tpu test-gpu bench-gpu wheels
+.PHONY: help demo test test-slow test-isa test-crash soak soak-killed soak-faults soak-random test-readers test-dataflow test-azure test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-architectures bench-sizes bench-ends bench-cuts bench-edits bench-nights bench-number-types bench-neighbours bench-search bench-training bench-chunks constraints clean bench-plan bench-small-files test-flink test-spark test-pool test-prism test-hosts dist test-package docs notebook reference test-report test-tf220 test-image-gpu test-image-tpu test-gpu bench-gpu wheels
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -87,6 +87,21 @@ test-tf220: $(TF220)/installed ## encoder, tokenizer, run and verify with the ol
 
 test-slow: $(VENV)/installed ## every code point, random estimates, signals at a terminal, a crontab: tests that take long
 	$(PYTEST) $(PARALLEL) -m slow
+
+# Values of ONEDNN_MAX_CPU_ISA, by which oneDNN uses no later instructions, each with its flag in /proc/cpuinfo.
+INSTRUCTIONS := SSE41:sse4_1 AVX:avx AVX2:avx2 AVX2_VNNI:avx_vnni AVX512_CORE:avx512bw AVX512_CORE_VNNI:avx512_vnni \
+	AVX512_CORE_BF16:avx512_bf16 AVX512_CORE_FP16:avx512_fp16 AVX512_CORE_AMX:amx_int8
+FLAGS := $(shell grep -m 1 ^flags /proc/cpuinfo 2>/dev/null)
+HERE := $(foreach flag,$(FLAGS),$(patsubst %:$(flag),%,$(filter %:$(flag),$(INSTRUCTIONS))))
+
+test-isa: test-isa-none $(addprefix test-isa-,$(HERE)) ## tests of numbers with each set of instructions that the processor has, and without oneDNN
+
+test-isa-%: $(VENV)/installed
+	$(if $(filter none,$*),TF_ENABLE_ONEDNN_OPTS=0,ONEDNN_MAX_CPU_ISA=$*) $(PYTEST) $(PARALLEL) -m "not slow" \
+		$(addprefix tests/transforms/encoders/test_,$(addsuffix .py,adapter against_extract_features architectures bert \
+			dense google int8_products onednn plain_bert rotary saved_model)) \
+		tests/transforms/encode tests/pipeline/verify tests/pipeline/test_encode.py tests/pipeline/test_extract_features.py \
+		$(addprefix tests/pipeline/run/test_,$(addsuffix .py,chunk_unit context dense_views int8 levels run speed vector_lists))
 
 $(VENV)/installed-readers: $(VENV)/installed
 	@java -version 2>/dev/null || { echo "Spark needs Java 17 or newer, and no java is on PATH"; exit 1; }
