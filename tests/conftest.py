@@ -10,8 +10,6 @@ import os
 import platform
 import signal
 import socket
-import types
-import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -82,27 +80,6 @@ def networks_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(open_encoder, "_load_network", load_network)
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def signatures_once() -> Iterator[None]:
-    """Beam asks for the parameters of a DoFn's methods again and again: a quarter of a small pipeline's time."""
-    from apache_beam.transforms import core
-
-    inspect = core.get_function_args_defaults
-    known: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-
-    def parameters(function: Any) -> tuple[list[str], list[Any]]:
-        if not isinstance(function, types.MethodType):
-            return inspect(function)
-        if function.__func__ not in known:
-            known[function.__func__] = inspect(function)
-        names, defaults = known[function.__func__]
-        return [*names], [*defaults]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(core, "get_function_args_defaults", parameters)
         yield
 
 
