@@ -23,9 +23,8 @@ def print_changes(changes: Changes) -> None:
             left += 1
     totals = ", ".join(f"{lines[kind]:,} {kind}" for kind in ("came", "went", "moved") if lines[kind])
     console = plain_console(soft_wrap=True)
-    console.print(
-        f"run {changes.until} since run {changes.since}: {f'lines: {totals}' if totals else 'no row changed'}"
-    )
+    until, since = (str(position).partition("-")[0] for position in (changes.until, changes.since))
+    console.print(f"run {until} since run {since}: {f'lines: {totals}' if totals else 'no row changed'}")
     for change in shown:
         console.print(f"{change.kind:6}  {_describe(change)}  ({', '.join(change.views)})")
     if left:

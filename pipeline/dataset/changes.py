@@ -23,7 +23,7 @@ class ViewChanges:
     that begins there, which may be none. Of an edited file all rows of a block come and go, for one line of it. First
     delete, then insert: the key of a row that came may be that of one that went or moved.
 
-    `since`, `until`: the numbers of the runs.
+    `since`, `until`: the positions of the ends.
     """
 
     def __init__(self, view: View, index: Index, changes: Changes) -> None:

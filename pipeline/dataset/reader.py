@@ -131,12 +131,18 @@ class Run:
         """Each input file, by its path: size, time, blocks, records, and why it was left out, if it was."""
         return self._index.inputs(self.manifest["left_out"])
 
-    def changes(self, view: str | None = None, *, since: int) -> ViewChanges:
+    def changes(self, view: str | None = None, *, since: str | int) -> ViewChanges:
         """What came, went and moved in a view since the end of an earlier run: see `ViewChanges`.
 
-        `since`: the number of that run, such as `until` of the changes before; 0 for all rows. `view` may be left out
-        if there is one. OutputError if it is not known; ValueError for a view of word types, whose rows have no place.
+        `since`: the position of that end, `until` of the changes before; 0 for all rows. `view` may be left out if
+        there is one. OutputError, which says to read all rows, for a position that this folder does not know;
+        ValueError for a view of word types, whose rows have no place.
         """
+        if isinstance(since, int) and since:
+            raise ValueError(
+                f"since: {since} is the number of a run, and a folder that was made again has one, too; give `until` "
+                "of earlier changes, such as '3-0986df41cbcb9eb9', or 0 for all rows"
+            )
         if view is None and len(self) > 1:
             raise ValueError(f"view is missing; {self.path} has {', '.join(self.views)}")
         changed = self.view(self.views[0] if view is None else view)

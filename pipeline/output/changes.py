@@ -108,11 +108,13 @@ class Change(NamedTuple):
 class Changes(Scratch):
     """The changes of all views between the ends of two runs. OutputError if they are not known.
 
-    `since`: the number of the earlier run; 0 for an empty folder, None for the end before the last one. `until`: the
-    number of the run that wrote the index. A row that went and came again is no change.
+    `since`: the position of the earlier end, or the number of its run; 0 for an empty folder, None for the end before
+    the last one. `until`: the position of the end that wrote the index. A position, such as `3-0986df41cbcb9eb9`, is
+    the number of a run and the start of the index's SHA-256 at its end: a folder that was made again has others. A row
+    that went and came again is no change.
     """
 
-    def __init__(self, output_path: str, since: int | None = None) -> None:
+    def __init__(self, output_path: str, since: str | int | None = None) -> None:
         self.since, self.until, paths = _find_chain(output_path, since)
         super().__init__(_EVENTS)
         for path in paths:
@@ -142,39 +144,45 @@ class _Header(NamedTuple):
 
 
 class _Link(NamedTuple):
-    """A file of the chain, and the number of its run. `before`: the SHA-256 of the index before."""
+    """A file of the chain, and the position of the end that wrote it. `before`: the SHA-256 of the index before."""
 
     number: int
     path: str
     before: str
+    position: str
 
 
-def _find_chain(output_path: str, since: int | None) -> tuple[int, int, list[str]]:
-    """(the number of the earlier run, that of the run that wrote the index, the files between them)."""
+def _find_chain(output_path: str, since: str | int | None) -> tuple[str | int, str, list[str]]:
+    """(the earlier end, the position of the end that wrote the index, the files between them)."""
     folder = storage.join(output_path, layout.RUNS)
     names = sorted(filter(None, map(layout.parse_changes_name, storage.file_names(folder))), reverse=True)
     last = max([*run_numbers(output_path), *(number for number, _ in names)], default=0)
-    if since is not None and since > last:
+    if isinstance(since, int) and since > last:
         raise OutputError(f"{output_path}: there is no run {since}; the last one is {last}")
-    links = list[_Link]()
+    links, is_found = list[_Link](), False
     for link in _links(output_path, names):
+        is_before_last = since is None and bool(links)
         links.append(link)
-        since = link.number - 1 if since is None else since
-        if link.number <= since:
+        is_found = is_before_last or link.position == since or (isinstance(since, int) and link.number <= since)
+        if is_found:
             break
-    if since is None or not _is_whole(links, since, first=min(names)[0] if names else 0):
+    if not (is_found or _is_whole(links, since, first=min(names)[0] if names else 0)):
+        why = f"files of {layout.RUNS} are missing, or an earlier version wrote them"
+        if isinstance(since, str):
+            why = f"the folder was made again or restored from a copy, or {why}"
         earlier = "the run before" if since is None else f"run {since}"
-        raise OutputError(
-            f"{output_path}: how its rows changed since {earlier} is not known: files of "
-            f"{layout.RUNS} are missing, or an earlier version wrote them; read all rows"
-        )
-    return since, links[0].number, [link.path for link in links if link.number > since]
+        raise OutputError(f"{output_path}: how its rows changed since {earlier} is not known: {why}; read all rows")
+    if since is None:
+        since = links[-1].position if is_found else 0
+    return since, links[0].position, [link.path for link in (links[:-1] if is_found else links)]
 
 
-def _is_whole(links: Sequence[_Link], since: int, first: int) -> bool:
-    """Whether the chain goes back to the end of a run. `first`: the number of the first run that has a file."""
-    if not links or links[-1].number <= since + 1:
-        return bool(links)
+def _is_whole(links: Sequence[_Link], since: str | int | None, first: int) -> bool:
+    """Whether the chain goes back to a state. `first`: the number of the first run that has a file."""
+    if not links or isinstance(since, str):
+        return False
+    if since is None or links[-1].number <= since + 1:
+        return True
     return links[-1].before == _NO_INDEX and first > since  # no run had ended by then
 
 
@@ -190,8 +198,8 @@ def _links(output_path: str, names: Iterable[tuple[int, str]]) -> Iterator[_Link
         path = storage.join(output_path, layout.changes_path(number, digits))
         header = next(_read(path, _Header))
         if header.after == after:
-            after, last = header.before, number
-            yield _Link(number, path, after)
+            position, after, last = f"{number}-{digits}", header.before, number
+            yield _Link(number, path, after, position)
 
 
 def _rows(path: str) -> Iterator[tuple[int, str, str, int, int, int]]:

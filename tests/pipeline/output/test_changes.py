@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,21 @@ class Folder(OutputFolder):
     def changes(self, since: int) -> dict[str, Any]:
         """What changed in the view `t`, which is all that changed."""
         opened = layerbeam.open_run("out")
-        changes = opened.changes("t", since=since)
-        assert opened.changes("u", since=since).until == changes.until
+        changes = opened.changes("t", since=position(since))
+        assert opened.changes("u", since=position(since)).until == changes.until
         came = [tuple(row.values()) for batch in changes.came(["file", "line", "text"]) for row in batch.to_pylist()]
         went = [tuple(row.values()) for batch in changes.went() for row in batch.to_pylist()]
         moved = [tuple(row.values()) for batch in changes.moved() for row in batch.to_pylist()]
         found = {"came": [(file, line, text.strip()) for file, line, text in came], "went": went, "moved": moved}
         return {kind: rows for kind, rows in found.items() if rows}
+
+
+def position(number: int) -> str | int:
+    """The position of the end of a run."""
+    if not number:
+        return 0
+    (path,) = Path("out/_runs").glob(f"{number}.changes-*")
+    return path.name.removesuffix(".jsonl").replace(".changes", "")
 
 
 @pytest.fixture
@@ -143,7 +152,7 @@ def test_a_new_view_comes(folder):
     folder.views, folder.fingerprint = (*VIEWS, View(name="new", level="text", layers=(1,), hidden_size=4)), "g"
     folder.night(b=["four", "V"])
     assert folder.changes(2) == {"came": [("b.txt", 1, "V")], "went": [("b.txt", 1)]}
-    new = layerbeam.open_run("out").changes("new", since=2)
+    new = layerbeam.open_run("out").changes("new", since=position(2))
     assert sum(len(batch) for batch in new.came()) == 5
     assert list(new.went()) == []
 
@@ -151,24 +160,56 @@ def test_a_new_view_comes(folder):
 def test_what_is_not_known_is_an_error(folder):
     folder.night(b=["four"])
     opened = layerbeam.open_run("out")
-    with pytest.raises(ValueError, match="out: there is no run 4; the last one is 3"):
-        opened.changes("t", since=4)
+    with pytest.raises(ValueError, match=r"since: 2 is the number of a run, .*; give `until` of earlier changes"):
+        opened.changes("t", since=2)
     with pytest.raises(ValueError, match="view is missing; out has t, u"):
-        opened.changes(since=1)
+        opened.changes(since=0)
+    first, third = position(1), position(3)
     (second,) = Path("out/_runs").glob("2.changes-*")
-    second.unlink()
-    assert folder.changes(2) == {"went": [("b.txt", 1)]}
-    for since in (0, 1):
-        with pytest.raises(ValueError, match=f"out: how its rows changed since run {since} is not known: .*read all"):
-            opened.changes("t", since=since)
+    second.rename("kept")
+    with pytest.raises(
+        ValueError, match=f"out: how its rows changed since run {first} is not known: .*; read all rows"
+    ):
+        opened.changes("t", since=first)
+    with pytest.raises(ValueError, match=r"out: how its rows changed since run 0 is not known: .*; read all rows"):
+        opened.changes("t", since=0)
+    assert list(opened.changes("t", since=third).came()) == []
     index = Path("out/parts.jsonl")
     index.write_bytes(index.read_bytes() + b"\n")
-    with pytest.raises(ValueError, match="since run 3 is not known"):
-        opened.changes("t", since=3)
+    with pytest.raises(ValueError, match=f"since run {third} is not known"):
+        opened.changes("t", since=third)
+
+
+@pytest.mark.parametrize("nights", [1, 2, 3])
+def test_a_position_of_a_folder_that_was_made_anew(folder, nights):
+    """Its runs have the same numbers."""
+    before = layerbeam.open_run("out").changes("t", since=0).until
+    shutil.rmtree("out")
+    folder.attempt = 1
+    for night in range(nights):
+        folder.night(a=["one", "two", f"night {night}"])
+    opened = layerbeam.open_run("out")
+    with pytest.raises(ValueError, match=f"since run {before} is not known: the folder was made again or restored"):
+        opened.changes("t", since=before)
+    assert sum(map(len, opened.changes("t", since=0).came())) == 5
+
+
+def test_a_position_after_a_backup_was_restored(folder):
+    shutil.copytree("out", "backup")
+    copied = layerbeam.open_run("out").changes("t", since=0).until
+    folder.night(b=["four"])
+    before = layerbeam.open_run("out").changes("t", since=copied).until
+    shutil.rmtree("out")
+    os.rename("backup", "out")
+    folder.attempt = 3
+    folder.night(b=["IV", "five"])
+    with pytest.raises(ValueError, match=f"since run {before} is not known"):
+        layerbeam.open_run("out").changes("t", since=before)
+    assert folder.changes(2) == {"came": [("b.txt", 0, "IV")], "went": [("b.txt", 0)]}
 
 
 def test_rows_that_another_run_replaces_meanwhile(folder):
-    changes = layerbeam.open_run("out").changes("t", since=1)
+    changes = layerbeam.open_run("out").changes("t", since=position(1))
     folder.night(b=["IV", "five"])
-    with pytest.raises(ValueError, match="out: rows that came after run 1 are gone: open the run again"):
+    with pytest.raises(ValueError, match=f"out: rows that came after run {position(1)} are gone: open the run again"):
         list(changes.came())
