@@ -30,6 +30,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n auto --dist loadfile
+# For long tests in few files.
+SPREAD := -n auto --dist worksteal
 
 # ONCE=1, for machines with a small disk: remove a large environment after its tests.
 done_with = $(if $(ONCE),rm -rf $(1))
@@ -212,13 +214,13 @@ test-crash: $(VENV)/installed ## killed runs, full disks, power cuts, failing st
 soak: soak-killed soak-faults soak-random ## the same with many rounds, new random inputs, and the full adversarial corpus
 
 soak-killed: $(VENV)/installed ## runs and workers killed many times
-	$(PYTEST) $(PARALLEL) $(KILLED) --soak -rA
+	$(PYTEST) $(SPREAD) $(KILLED) --soak -rA
 
 soak-faults: $(VENV)/installed-gcp ## many plans of full disks, power cuts and failing stores
-	$(PYTEST) $(PARALLEL) tests/crash $(addprefix --ignore ,$(KILLED)) --soak -rA
+	$(PYTEST) $(SPREAD) tests/crash $(addprefix --ignore ,$(KILLED)) --soak -rA
 
 soak-random: $(VENV)/installed ## random nights of edits, new examples for the property tests, and the adversarial corpus
-	$(PYTEST) $(PARALLEL) tests/pipeline/output/test_random_folders.py --soak -rA
+	$(PYTEST) $(SPREAD) tests/pipeline/output/test_random_folders.py --soak -rA
 	$(PYTEST) $(PARALLEL) tests/transforms tests/pipeline/output --soak -m hypothesis
 	$(BIN)/python tests/crash/adversarial.py
 
