@@ -27,7 +27,7 @@ NOT_UTF8 = os.fsdecode(b"caf\xe9.txt")
 SMALL = BlockLimits(30, 1 << 30, 1 << 30, 128)  # two or three lines
 PACKED = BlockLimits(1 << 10, 1 << 30, 1 << 30, 128, joins_files=True)
 NIGHTS = 6
-STEP = 10  # seeds of one test are so far apart
+STEP = 4  # seeds of one test are so far apart
 # Of packed files: an end copied rows of a file that cannot be read out of a pack that does not stay, although another
 # pack, which stays, has them.
 FOUND = (22, 111)

@@ -118,6 +118,7 @@ def test_a_small_corpus_is_counted(workplace):
     assert plan["blocks"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("measured")
 def test_nothing_is_written_and_the_run_gives_what_was_planned(workplace):
     corpus = write_corpus(workplace.folder, texts=60, tiny_files=5, line_bytes=20_000)

@@ -11,6 +11,7 @@ FILES = {"empty": b"", "blank": b"\n \n\n", "rejected": b"\xff\n\xfe\n", "filter
 KEPT = {"level": "word", "layers": [1], "keep_words": ["bank"]}
 ALONE = {"slice_bytes": 100, "max_reject_rate": 1.0}
 TOGETHER = {"max_reject_rate": 1.0}
+CASES = [("empty", TOGETHER), ("blank", ALONE), ("blank", TOGETHER), ("rejected", TOGETHER), ("filtered", ALONE)]
 
 
 def second(workplace, data: bytes) -> None:
@@ -34,9 +35,9 @@ def grown(workplace, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("event", [second, renamed, touched, compressed, grown])
-@pytest.mark.parametrize("limits", [ALONE, TOGETHER], ids=["alone", "together"])
-@pytest.mark.parametrize("data", FILES.values(), ids=FILES)
-def test_nights(workplace, data, limits, event):
+@pytest.mark.parametrize(("kind", "limits"), CASES)
+def test_nights(workplace, kind, limits, event):
+    data = FILES[kind]
     workplace.finished(
         {"a.txt": "the bank\n" * 30, "b.txt": "a bank\n", "1.txt": data}, views={"w": KEPT}, input=limits
     )
