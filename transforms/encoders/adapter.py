@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from layerbeam.transforms.blocks import Float32Array
 from layerbeam.transforms.encoders.aligned import empty_aligned
@@ -90,7 +92,7 @@ def add_adapter(source: EncoderSource, handle: str) -> EncoderSource:
         raise AdapterError(f"{handle}: {error.filename}: cannot be read: {error.strerror or error}") from error
     except EncoderError as error:
         raise AdapterError(str(error)) from error
-    except (ValueError, LookupError, TypeError, OverflowError, RecursionError, re.error) as error:
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise AdapterError(f"{handle}: cannot be read ({reason}); download it again") from error
     scales = sorted((kernel.name, kernel.scale) for kernel in kernels)
@@ -225,7 +227,7 @@ class _PeftConfig(_Config):
         """Whether peft puts an adapter at a module of this name."""
         targets = self._fields.get("target_modules")
         if isinstance(targets, str):
-            return targets == "all-linear" or re.fullmatch(targets, module) is not None
+            return targets == "all-linear" or self._matches("target_modules", targets, module)
         if not isinstance(targets, list):
             raise self._refusal("target_modules", "a list of modules or a regular expression")
         return any(f".{module}".endswith(f".{target}") for target in targets)
@@ -238,20 +240,24 @@ class _PeftConfig(_Config):
             raise self._refusal("r", "an integer, as those of rank_pattern")
         return rank, alpha / (math.sqrt(rank) if self._fields.get("use_rslora") else rank)
 
+    def _matches(self, field: str, pattern: str, module: str) -> bool:
+        """Whether a regular expression of the adapter matches the whole name; by RE2, whose time has a bound."""
+        try:
+            found = pc.match_substring_regex(pa.scalar(module), f"^(?:{pattern})$")
+        except pa.ArrowInvalid:
+            raise self._refusal(field, "modules and regular expressions that RE2 knows") from None
+        return bool(found.as_py())
+
     def _number(self, field: str, pattern: str, module: str) -> float:
         """The positive number of a field, or of the first pattern that matches the module."""
         given = self._fields.get(pattern) or {}
         if not isinstance(given, dict):
             raise self._refusal(pattern, "an object of modules and numbers")
-        matching = (value for key, value in given.items() if _matches(key, module))
+        matching = (value for key, value in given.items() if self._matches(pattern, rf"(.*\.)?({key})", module))
         value: Any = next(matching, self._fields.get(field))
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
             raise self._refusal(field, f"a positive number, as those of {pattern}")
         return value
-
-
-def _matches(pattern: str, module: str) -> bool:
-    return re.match(rf"(.*\.)?({pattern})$", module) is not None
 
 
 def _find_kernels(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import errno
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 Activation = Literal["gelu", "gelu_tanh", "silu"]
 MAX_SHOWN = 80
@@ -97,6 +99,13 @@ def read_json(handle: str, path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise EncoderError(f"{handle}: {path}: must hold a JSON object, not {str(content)[:40]!r}; download it again")
     return content
+
+
+def open_regular(path: str | Path) -> BinaryIO:
+    """The file, opened; FileNotFoundError for what else has its name, such as a pipe, which would be waited for."""
+    if not os.path.isfile(path):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    return open(path, "rb")
 
 
 def shown(value: Any) -> str:

@@ -63,7 +63,7 @@ def _within_encoder(handle: str, folder: Path) -> DenseModule:
     files = find_weight_files(handle, folder)
     found = list_tensors(handle, files)
     weight = found.get(_WEIGHT)
-    if weight is None or len(weight.shape) != 2:
+    if weight is None or len(weight.shape) != 2 or 0 in weight.shape:
         raise EncoderError(
             f"{handle}: {files[0]}: has no matrix {_WEIGHT} next to the encoder's weights, which is what dense: "
             f"[{WITHIN_ENCODER}] takes; give the folder of a Dense module, such as 2_Dense"

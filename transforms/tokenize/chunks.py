@@ -48,7 +48,9 @@ def cut_chunks(block: TextBlock, tokenizer: TextTokenizer, settings: SequenceSet
         places, room = find_places(text, start, stop, word, starts), most
         for _ in range(_ATTEMPTS):
             cuts = cut_pieces(places, len(start), room, chunk.overlap)
-            found = [(int(start[first]), int(stop[first:last].max())) for first, last in cuts]
+            pairs = ((int(start[first]), int(stop[first:last].max())) for first, last in cuts)
+            # Pieces of byte-level BPE may be white space alone.
+            found = [(a, b) for a, b in pairs if not text[a:b].isspace() and a < b] or [(0, len(text))]
             try:
                 alone = tokenizer.tokenize(pa.array([settings.prompt + text[a:b] for a, b in found])).row_splits
             except PanicError:  # of one chunk, which is rejected when all are tokenized

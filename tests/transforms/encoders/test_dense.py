@@ -13,7 +13,7 @@ import saved_models
 from dense import TANH, dense_in_numpy, encoder_with_dense, write_dense
 from pytorch_files import save
 from repository import DATA
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from layerbeam.transforms.encoders import EncoderError, load_encoder, open_dense, open_encoder, read_dense_weights
 from layerbeam.transforms.encoders.dense import Dense, load_dense
@@ -162,3 +162,10 @@ def test_default_activation_is_tanh(folder):
     config = folder / "2_Dense" / "config.json"
     config.write_text(json.dumps({"in_features": 64, "out_features": 48}))
     assert open_dense(open_encoder(str(folder)), "2_Dense").activation == TANH.rpartition(".")[2].lower()
+
+
+@pytest.mark.parametrize("shape", [(0, 64), (8, 0), (0, 0)])
+def test_a_module_without_numbers_is_none(folder, shape):
+    saved = load_file(folder / "model.safetensors")
+    save_file(saved | {"linear.weight": np.zeros(shape, np.float32)}, folder / "model.safetensors")
+    assert "has no matrix linear.weight next to the encoder's weights" in refused(folder, ".")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import shutil
 import struct
 import zipfile
@@ -20,6 +21,7 @@ from safetensors.numpy import load_file, save_file
 
 from layerbeam.transforms.encoders import EncoderError, load_weights, open_encoder
 from layerbeam.transforms.encoders.formats.pytorch_bin import PickledWeights
+from layerbeam.transforms.encoders.formats.safetensors_file import SafetensorsFile
 
 FOUR = np.arange(4, dtype="<f4").tobytes()
 STORED = storage("FloatStorage", "0", 4)
@@ -189,6 +191,46 @@ def test_wrong_sizes(tmp_path, name):
     refused(write(tmp_path / "m.bin", mapping({"x": LIES[name]}), {"0": FOUR}))
 
 
+def nested(op: bytes, times: int) -> bytes:
+    return b")" + op * times
+
+
+BOMBS = {
+    "equal tuples in tuples": b"K\x00\x85q\x00" + b"h\x00h\x00\x86q\x00" * 60,
+    "deep tuples": nested(b"\x85", 5_000_000),
+    "deep tuples as a name": b"}" + nested(b"\x85", 5_000_000) + b"K\x01s",
+    "a name that is a number": b"}K\x01K\x01s",
+    "many dimensions": tensor(STORED, 0, (1 << 61,) * 100_000, (0,) * 100_000),
+    "many marks": b"(" * 10_000_000,
+    "many values": b"N" * 10_000_000,
+    "a long number": b"\x8b" + struct.pack("<I", 1 << 20) + b"\x7f" * (1 << 20),
+    "a long text": b"\x8d" + struct.pack("<Q", 1 << 40) + b"a",
+    "a place in the memo that has nothing": b"j" + struct.pack("<I", 1 << 31),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_what_would_take_time_or_memory(tmp_path, name):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    path = write(tmp_path / "m.bin", mapping({"x": BOMBS[name]}), {"0": FOUR})
+    assert len(refused(path)) < 1000
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kB
+
+
+def test_a_large_place_in_the_memo_takes_no_memory(tmp_path):
+    put = tensor(STORED, 0, (4,), (1,)) + b"r" + struct.pack("<I", (1 << 31) - 1)
+    assert list(PickledWeights("e", str(write(tmp_path / "m.bin", mapping({"x": put}), {"0": FOUR}))).tensors()) == [
+        "x"
+    ]
+
+
+@pytest.mark.parametrize("opened", [PickledWeights, SafetensorsFile])
+def test_a_pipe_is_not_waited_for(tmp_path, opened):
+    os.mkfifo(tmp_path / "m.bin")
+    with pytest.raises(EncoderError, match=r"m\.bin is missing"):
+        opened("e", str(tmp_path / "m.bin"))
+
+
 def test_other_files(tmp_path):
     path, pickled = tmp_path / "m.bin", mapping({"x": tensor(STORED, 0, (4,), (1,))})
     path.write_bytes(bytes.fromhex("80028a0a6cfc9c46f9206aa850192e"))
@@ -196,7 +238,9 @@ def test_other_files(tmp_path):
     path.write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
     assert "not a complete file of PyTorch (it is no zip; a text of three lines is a Git LFS pointer" in refused(path)
     write(path, b"\x80\x02]." + pickled, {"0": FOUR})
-    assert "it holds no mapping of names to tensors" in refused(path)
+    assert "its pickle has EMPTY_LIST, which PyTorch does not write for weights" in refused(path)
+    write(path, b"\x80\x02N." + pickled, {"0": FOUR})
+    assert "its pickle lacks a dict that weights have" in refused(path)
     write(path, pickled, {"0": FOUR}, compression=zipfile.ZIP_DEFLATED)
     assert "an entry is compressed, encrypted or there twice" in refused(path)
     with (

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from architectures import NORMALIZER
+from architectures import NORMALIZER, byte_level
 from repository import DATA
 from tampering import edit
 from weights import refused
 
 from layerbeam.transforms.encoders import EncoderError, load_vocabulary, open_encoder
+from layerbeam.transforms.encoders.formats.tokenizer_json import load_library_tokenizer
 from layerbeam.transforms.reference import ReferenceWordPiece
 from layerbeam.transforms.tokenize.tokenizer import load_text_tokenizer
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
@@ -164,6 +165,11 @@ KEEPS_ACCENTS = {"do_lower_case": True, "strip_accents": False}
 FRENCH = {"do_lower_case": False, "strip_accents": True}
 
 
+def replacing(old: str, new: str, times: int) -> CONTENT:
+    one = {"type": "Replace", "pattern": {"String": old}, "content": new}
+    return {"type": "Sequence", "normalizers": [{"type": "Sequence", "normalizers": [one] * times}]}
+
+
 def keep_accents(content: CONTENT) -> None:
     content["normalizer"].update(strip_accents=False)
 
@@ -193,6 +199,8 @@ def add_token(content: CONTENT) -> None:
         ),
         (lambda c: c["normalizer"].update(clean_text=1), "tokenizers cannot read it (data did not"),
         (lambda c: c.update(normalizer=7), "tokenizers cannot read it"),
+        (lambda c: c.update(normalizer=replacing("a", "a" * 10, 9)), "; it must be at most 64 times as long: "),
+        (lambda c: c.update(normalizer={"type": "Prepend", "prepend": "a" * 1000}), "; it must be at most 64 times"),
         (lambda c: c.update(pre_tokenizer={"type": "Spaces"}), "tokenizers cannot read it"),
         (lambda c: c["post_processor"]["single"].pop(), "post_processor is"),
         (
@@ -360,3 +368,13 @@ def test_bert_processing(folder):
     assert open_encoder(str(folder)).vocabulary[2] == "[CLS]"
     edit(folder / "tokenizer.json", post_processor=processor | {"sep": ["[SEP]", 4]})
     assert "post_processor is" in refused(folder)
+
+
+def test_dropout_of_training_is_off(tmp_path):
+    path, text = tmp_path / "tokenizer.json", "the unaffable river bank"
+    byte_level().save(str(path))
+    content = json.loads(path.read_text())
+    whole = load_library_tokenizer("e", path).encode(text).ids
+    content["model"]["dropout"] = 0.9
+    path.write_text(json.dumps(content))
+    assert {tuple(load_library_tokenizer("e", path).encode(text).ids) for _ in range(20)} == {tuple(whole)}

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from library_tokenizers import ROBERTA, TOKENIZERS
 from test_sequences import block_of
 from test_wordpiece_property import random_text
 
@@ -20,6 +21,7 @@ from layerbeam.transforms.encoders.source import SpecialTokens
 from layerbeam.transforms.panics import PanicError
 from layerbeam.transforms.settings import ChunkSettings, RecordFormat, SequenceSettings
 from layerbeam.transforms.tokenize.chunks import cut_chunks, cut_pieces
+from layerbeam.transforms.tokenize.library import LibraryTokenizer
 from layerbeam.transforms.tokenize.sequences import tokenize_block
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
 
@@ -92,6 +94,19 @@ def test_ends_at_sentences_and_words(vocab):
     ]
 
 
+@pytest.mark.parametrize(
+    "text", ["by e.g. was " * 4, "  \n  " * 9 + "a river bank " * 9 + " \t " * 9, "a" * 40 + " " * 40]
+)
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_no_chunk_is_white_space_alone(name, text):
+    """A piece of byte-level BPE may be."""
+    tokenizer = LibraryTokenizer(TOKENIZERS[name](), ROBERTA)
+    found = chunks_of(text, tokenizer, 8, 2)
+    assert all(chunk.strip() for chunk, _ in found)
+    covered = {place for chunk, start in found for place in range(start, start + len(chunk))}
+    assert {place for place, character in enumerate(text) if not character.isspace()} <= covered
+
+
 def test_a_record_that_fits_stays_as_it_is(tokenizer):
     for text in ("  the river \n", "\u200b", ""):
         assert chunks_of(text, tokenizer, 40, 5) == [(text, 0)]
@@ -114,13 +129,14 @@ def test_random_texts(tokenizer, vocab, seed):
         assert text[begin:end] == chunk
         assert start == begin
     if len(found) == 1:
-        assert spans == [(0, len(text))]
+        assert text.strip() in found[0][0]
         return
     for (begin, end), (following, after) in itertools.pairwise(spans):
         assert begin < following
         assert end <= after
-    # Each piece of the record is in a chunk, and without an overlap in one.
-    covered = [sum(begin <= start and end <= stop for begin, stop in spans) for start, end in pieces_of(record)]
+    # Each piece of the record, unless it is white space, is in a chunk, and without an overlap in one.
+    pieces = [(start, end) for start, end in pieces_of(record) if text[start:end].strip()]
+    covered = [sum(begin <= start and end <= stop for begin, stop in spans) for start, end in pieces]
     assert min(covered) >= 1
     if overlap == 0:
         assert max(covered) == 1

@@ -2,30 +2,28 @@
 
 Such a file is a zip of uncompressed entries: `NAME/data.pkl`, a pickle of the tensors' names, shapes and strides, and
 their numbers in `NAME/data/KEY`, a storage for one or more tensors. A pickle is a program that calls what it names.
-These name `OrderedDict` and a few things of PyTorch, for which inert objects stand in here; any other name is refused.
+Only the opcodes and names that PyTorch writes for weights are read here, and nothing is called; all others are refused.
 Source: torch/serialization.py and torch/_utils.py of PyTorch 2.14.
 """
 
 from __future__ import annotations
 
-import collections
-import io
 import itertools
 import math
-import pickle  # noqa: TID251 - with an unpickler that knows a few inert names
+import pickletools
 import struct
 import sys
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import ml_dtypes  # noqa: F401 - gives NumPy the number type bfloat16
 import numpy as np
 
 from layerbeam.transforms.blocks import Float32Array
-from layerbeam.transforms.encoders.config_file import EncoderError, first_line
+from layerbeam.transforms.encoders.config_file import EncoderError, first_line, open_regular
 from layerbeam.transforms.encoders.formats.weights import Tensor
 
 # {a type of storages: (what safetensors calls the number type, NumPy's name)}
@@ -41,7 +39,15 @@ _STORAGES = {
     "ByteStorage": ("U8", "uint8"),
     "BoolStorage": ("BOOL", "bool"),
 }
-_LONGEST_PICKLE = 1 << 26  # bytes; BERT's has 40,000
+_LONGEST_PICKLE = 1 << 24  # bytes; BERT's has 40,000
+_MOST_OPCODES = 1 << 20  # BERT's has 10,000
+_MOST_MARKS = 16
+_MOST_DIMENSIONS = 64
+_CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+_TUPLES = {"TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_ORDERED_DICT = "collections OrderedDict"
+_TENSOR, _PARAMETER = "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter"
+_CALLED = (_ORDERED_DICT, _TENSOR, _PARAMETER)
 # With these bytes a file of PyTorch before 1.6 begins.
 _BEFORE_ZIP = bytes.fromhex("80028a0a6cfc9c46f9206aa85019")
 
@@ -63,57 +69,8 @@ class View(NamedTuple):
     strides: tuple[int, ...]
 
 
-class _RebuildTensor:
-    """Stands in for `torch._utils._rebuild_tensor_v2`. Without attributes, so that a pickle cannot set one."""
-
-    __slots__ = ()
-
-    def __call__(self, storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> View:
-        numbers = (*shape, *strides, offset) if type(shape) is type(strides) is tuple else ()
-        if (
-            type(storage) is not Storage
-            or not all(type(number) is int and 0 <= number < 1 << 62 for number in numbers)
-            or len(shape) != len(strides)
-            or not numbers
-        ):
-            raise pickle.UnpicklingError(f"a tensor of {storage!r:.80} is not one")
-        last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-        if math.prod(shape) and max(last, math.prod(shape) - 1) >= storage.size:  # no more numbers by strides of 0
-            raise pickle.UnpicklingError(
-                f"a tensor of {shape} does not fit in storage {storage.key} of {storage.size:,}"
-            )
-        return View(storage, offset, shape, strides)
-
-
-class _RebuildParameter:
-    """Stands in for `torch._utils._rebuild_parameter`."""
-
-    __slots__ = ()
-
-    def __call__(self, tensor: Any, *_: Any) -> Any:
-        return tensor
-
-
-class _Unpickler(pickle.Unpickler):
-    """Reads a pickle of tensors. UnpicklingError for any other name than those of tensors."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module == "torch" and name in _STORAGES:
-            return name
-        found = {
-            ("collections", "OrderedDict"): collections.OrderedDict,
-            ("torch._utils", "_rebuild_tensor_v2"): _RebuildTensor(),
-            ("torch._utils", "_rebuild_parameter"): _RebuildParameter(),
-        }.get((module, name))
-        if found is None:
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which no weights need")
-        return found
-
-    def persistent_load(self, id_: Any) -> Storage:
-        is_storage = type(id_) is tuple and len(id_) == 5 and id_[0] == "storage"
-        if not is_storage or id_[1] not in _STORAGES or type(id_[2]) is not str or type(id_[4]) is not int:
-            raise pickle.UnpicklingError(f"{id_!r:.80} is no storage")
-        return Storage(id_[1], id_[2], id_[4])
+class _RefusedError(ValueError):
+    """Why a pickle is not read."""
 
 
 class PickledWeights:
@@ -123,13 +80,13 @@ class PickledWeights:
         self._handle, self._path = handle, path
         self._checked: set[str] = set()
         try:
-            with open(path, "rb") as file:
+            with open_regular(path) as file:
                 self._check_beginning(file.read(len(_BEFORE_ZIP)))
                 with zipfile.ZipFile(file) as archive:
                     self._read_archive(file, archive)
         except FileNotFoundError:
             raise EncoderError(f"{handle}: {path} is missing; download it too") from None
-        except pickle.UnpicklingError as error:
+        except _RefusedError as error:
             raise self._refused(str(error)) from None
         except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, struct.error) as error:
             raise self._damaged(first_line(error)) from None
@@ -140,7 +97,7 @@ class PickledWeights:
         if not begins.startswith(b"PK"):
             raise self._damaged("it is no zip; a text of three lines is a Git LFS pointer: run `git lfs pull`")
 
-    def _read_archive(self, file: io.BufferedReader, archive: zipfile.ZipFile) -> None:
+    def _read_archive(self, file: BinaryIO, archive: zipfile.ZipFile) -> None:
         entries = archive.infolist()
         self._entries = {entry.filename: (_place(file, entry), entry.file_size, entry.CRC) for entry in entries}
         if len(self._entries) < len(entries) or any(entry.compress_type or entry.flag_bits & 1 for entry in entries):
@@ -201,7 +158,7 @@ class PickledWeights:
         )
 
 
-def _place(file: io.BufferedReader, entry: zipfile.ZipInfo) -> int:
+def _place(file: BinaryIO, entry: zipfile.ZipInfo) -> int:
     """The first byte of an entry's data, behind its header."""
     file.seek(entry.header_offset)
     signature, name, extra = struct.unpack("<4s22xHH", file.read(30))
@@ -211,13 +168,135 @@ def _place(file: io.BufferedReader, entry: zipfile.ZipInfo) -> int:
 
 
 def _read_pickle(data: bytes) -> dict[str, View]:
-    """The tensors by name. UnpicklingError if it is not a mapping of tensors."""
+    """The tensors by name. _RefusedError if it is not a mapping of tensors as PyTorch writes it."""
+    reader = _PickleReader()
     try:
-        found = _Unpickler(io.BytesIO(data)).load()
-    except pickle.UnpicklingError:
+        for number, (opcode, argument, _) in enumerate(pickletools.genops(data)):
+            if number == _MOST_OPCODES:
+                raise _RefusedError("its pickle is longer than that of any weights")
+            reader.do(opcode.name, argument)
+        found = reader.pop(dict)
+    except _RefusedError:
         raise
-    except Exception as error:  # a damaged pickle may raise any
-        raise pickle.UnpicklingError(f"its pickle cannot be read ({type(error).__name__}: {error})") from error
-    if not isinstance(found, Mapping):
-        raise pickle.UnpicklingError("it holds no mapping of names to tensors")
-    return {name: value for name, value in found.items() if type(name) is str and type(value) is View}
+    except (ValueError, KeyError, OverflowError) as error:  # of pickletools, and of what was never memoized
+        raise _RefusedError(f"its pickle cannot be read ({type(error).__name__})") from error
+    return {name: value for name, value in found.items() if type(value) is View}
+
+
+class _PickleReader:
+    """The few opcodes that PyTorch writes for weights, each with the types that it writes; any other is refused.
+
+    So nothing is called, and no value is deeper, or longer in memory, than what it says in the file.
+    """
+
+    def __init__(self) -> None:
+        self._stack: list[Any] = []
+        self._marks: list[int] = []
+        self._memo: dict[int, Any] = {}
+
+    def do(self, name: str, argument: Any) -> None:
+        """Do what one opcode says."""
+        if name in _CONSTANTS:
+            self._push(_CONSTANTS[name])
+        elif name in ("BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1"):
+            self._push(argument)
+        elif name == "EMPTY_DICT":
+            self._push({})
+        elif name == "MARK":
+            self._marks.append(len(self._stack))
+            if len(self._marks) > _MOST_MARKS:
+                raise _RefusedError("its pickle is deeper than that of any weights")
+        elif name in ("BINPUT", "LONG_BINPUT"):
+            self._memo[argument] = self._stack[-1] if self._stack else None
+        elif name in ("BINGET", "LONG_BINGET"):
+            self._push(self._memo[argument])
+        elif name == "GLOBAL":
+            self._push(self._named(argument))
+        elif name in _TUPLES:
+            self._push(_tuple_of(self._pop_marked() if name == "TUPLE" else self._pop_last(_TUPLES[name])))
+        elif name == "BINPERSID":
+            self._push(_storage_of(self.pop(tuple)))
+        elif name == "REDUCE":
+            values = self.pop(tuple)
+            self._push(_call(self.pop(_Name), values))
+        elif name in ("SETITEM", "SETITEMS"):
+            items = self._pop_marked() if name == "SETITEMS" else self._pop_last(2)
+            if len(items) % 2 or any(type(key) is not str for key in items[::2]) or not self._stack:
+                raise _RefusedError("its pickle has a name that is no text")
+            target = self.pop(dict)
+            target.update(zip(items[::2], items[1::2], strict=True))
+            self._push(target)
+        elif name == "BUILD":
+            self.pop(dict)  # versions of modules, which nobody needs
+            self._push(self.pop(dict))
+        elif name not in ("PROTO", "STOP"):
+            raise _RefusedError(f"its pickle has {name}, which PyTorch does not write for weights")
+
+    def pop(self, type_: type[Any]) -> Any:
+        """The last value, of this type."""
+        if not self._stack or type(self._stack[-1]) is not type_:
+            raise _RefusedError(f"its pickle lacks a {type_.__name__.strip('_').lower()} that weights have")
+        return self._stack.pop()
+
+    def _push(self, value: Any) -> None:
+        self._stack.append(value)
+
+    def _pop_last(self, count: int) -> list[Any]:
+        if len(self._stack) < count:
+            raise _RefusedError("its pickle ends too early")
+        found = self._stack[len(self._stack) - count :]
+        del self._stack[len(self._stack) - count :]
+        return found
+
+    def _pop_marked(self) -> list[Any]:
+        return self._pop_last(len(self._stack) - self._marks.pop() if self._marks else len(self._stack) + 1)
+
+    @staticmethod
+    def _named(given: str) -> Any:
+        """What a name stands for: a type of storages, or what `_call` knows."""
+        module, _, name = given.partition(" ")
+        if module == "torch" and name in _STORAGES:
+            return name
+        if given not in _CALLED:
+            raise _RefusedError(f"it names {given[:80].replace(' ', '.', 1)}, which no weights need")
+        return _Name(given)
+
+
+class _Name(NamedTuple):
+    """One of `_CALLED`."""
+
+    name: str
+
+
+def _tuple_of(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Sizes, strides, or the arguments of a call, among which are such tuples."""
+    is_deep = any(type(value) is tuple and any(type(inner) is tuple for inner in value) for value in values)
+    if len(values) > _MOST_DIMENSIONS or is_deep:
+        raise _RefusedError("its pickle has a longer or deeper tuple than weights have")
+    return tuple(values)
+
+
+def _storage_of(given: tuple[Any, ...]) -> Storage:
+    is_storage = [type(value) for value in given] == [str, str, str, str, int] and given[0] == "storage"
+    if not is_storage or given[1] not in _STORAGES or not 0 <= given[4] < 1 << 62:
+        raise _RefusedError("its pickle names a storage that is none")
+    return Storage(given[1], given[2], given[4])
+
+
+def _call(named: _Name, values: tuple[Any, ...]) -> Any:
+    """What PyTorch makes of these arguments; a parameter is its tensor."""
+    if named.name == _ORDERED_DICT and not values:
+        return {}
+    if named.name == _PARAMETER and values and type(values[0]) is View:
+        return values[0]
+    if named.name != _TENSOR or len(values) < 4:
+        raise _RefusedError("its pickle has another call than weights need")
+    storage, offset, shape, strides = values[:4]
+    numbers = (*shape, *strides, offset) if type(shape) is type(strides) is tuple else ()
+    are_sizes = numbers and all(type(number) is int and 0 <= number < 1 << 62 for number in numbers)
+    if type(storage) is not Storage or not are_sizes or len(shape) != len(strides):
+        raise _RefusedError("its pickle has a tensor that is none")
+    last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    if math.prod(shape) and max(last, math.prod(shape) - 1) >= storage.size:  # no more numbers by strides of 0
+        raise _RefusedError(f"a tensor of {shape} does not fit in storage {storage.key[:80]} of {storage.size:,}")
+    return View(storage, offset, shape, strides)

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from layerbeam.transforms.blocks import Float32Array
 from layerbeam.transforms.encoders.aligned import empty_aligned
-from layerbeam.transforms.encoders.config_file import EncoderError
+from layerbeam.transforms.encoders.config_file import EncoderError, open_regular
 from layerbeam.transforms.encoders.formats.weights import Tensor
 
 # {a number type of floats, as safetensors names it: NumPy's name}
@@ -28,7 +28,7 @@ class SafetensorsFile:
     def __init__(self, handle: str, path: str) -> None:
         self._path = path
         try:
-            with open(path, "rb") as file:  # an OSError with the name of the file, which those of safetensors lack
+            with open_regular(path) as file:  # an OSError with the name of the file, which those of safetensors lack
                 self._tensors = _list_tensors(path)
                 length = int.from_bytes(file.read(8), "little")
                 header = json.loads(file.read(length))

@@ -9,8 +9,9 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -36,6 +37,8 @@ _OF_BERT: dict[str, Any] = {
 _AS_IN_FILE = ("TokenizersBackend", "PreTrainedTokenizer")
 # The special tokens of MPNet's WordPiece; the order is that of SPECIAL_TOKENS.
 _OF_MPNET = ("<pad>", "[UNK]", "<s>", "</s>")
+# How many times as long a text may become before it is cut.
+_MOST_GROWTH = 64
 # The error for a field, what was found and what is allowed.
 Refuse: TypeAlias = Callable[[str, Any, str], EncoderError]
 _Token: TypeAlias = tuple[str, int]  # its entry and id
@@ -144,6 +147,8 @@ def _load(path: str, size: int, modified: int) -> Any:
         # text: "...." as "..." and "." or the reverse. Python reads them exactly, and transformers takes Python's.
         scores = [(entry, score) for entry, score in model["vocab"]]
         tokenizer.model = models.Unigram(scores, model.get("unk_id"), model.get("byte_fallback", False))
+    if model.get("dropout"):
+        tokenizer.model.dropout = None  # of training: a text would be cut in another way each time
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
@@ -154,6 +159,9 @@ def _of_library(
     handle: str, path: Path, content: Mapping[str, Any], vocab_size: int | None, other: str
 ) -> FastTokenizer:
     """`other`: what TensorFlow Text does not do."""
+    growth = math.prod(map(_growth, _normalizers(content.get("normalizer"))))
+    if growth > _MOST_GROWTH:
+        raise _refusal(handle, path, "normalizer", content["normalizer"], f"at most {_MOST_GROWTH} times as long")
     tokenizer = load_library_tokenizer(handle, path)
     ids: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
     last = max(ids.values(), default=-1)
@@ -176,6 +184,26 @@ def _of_library(
     digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
     because = f"in {path.name}, {other}, which TensorFlow Text does not do"
     return FastTokenizer(Vocabulary("tokenizers", path, tuple(entries), special, digest, because=because), lowercase)
+
+
+def _normalizers(given: Any) -> Iterator[Mapping[str, Any]]:
+    """A normalizer, or those of a sequence."""
+    if isinstance(given, dict):
+        inner = given.get("normalizers")
+        yield given
+        for one in inner if isinstance(inner, list) else ():
+            yield from _normalizers(one)
+
+
+def _growth(normalizer: Mapping[str, Any]) -> float:
+    """How many times as long it can make a text, at most."""
+    if normalizer.get("type") == "Prepend":
+        return max(len(str(normalizer.get("prepend"))), 1)
+    if normalizer.get("type") == "Replace":
+        pattern = normalizer.get("pattern")
+        replaced = pattern.get("String") if isinstance(pattern, dict) else None
+        return max(len(str(normalizer.get("content"))) / max(len(replaced or ""), 1), 1)
+    return 1
 
 
 def _refusal(handle: str, path: Path, field: str, found: Any, allowed: str) -> EncoderError:
