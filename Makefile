@@ -101,9 +101,8 @@ test-isa: test-isa-none $(addprefix test-isa-,$(HERE)) ## tests of numbers with 
 test-isa-%: $(VENV)/installed
 	$(if $(filter none,$*),TF_ENABLE_ONEDNN_OPTS=0,ONEDNN_MAX_CPU_ISA=$*) $(PYTEST) $(PARALLEL) -m "not slow" \
 		$(addprefix tests/transforms/encoders/test_,$(addsuffix .py,adapter against_extract_features architectures bert \
-			dense google int8_products onednn plain_bert rotary saved_model)) \
-		tests/transforms/encode tests/pipeline/verify tests/pipeline/test_encode.py tests/pipeline/test_extract_features.py \
-		$(addprefix tests/pipeline/run/test_,$(addsuffix .py,chunk_unit context dense_views int8 levels run speed vector_lists))
+			dense google int8_products onednn plain_bert saved_model)) tests/transforms/encode tests/pipeline/verify \
+		$(addprefix tests/pipeline/run/test_,$(addsuffix .py,dense_views int8 levels run speed vector_lists))
 
 $(VENV)/installed-readers: $(VENV)/installed
 	@java -version 2>/dev/null || { echo "Spark needs Java 17 or newer, and no java is on PATH"; exit 1; }
