@@ -98,7 +98,8 @@ def _licence(handle: str) -> str:
             front = re.match(r"---\n(.*?)\n---\n", file.read(1 << 16), re.DOTALL)
         try:
             about = yaml.safe_load(front[1]) if front is not None else None
-        except yaml.YAMLError:
+        except (yaml.YAMLError, RecursionError):
             about = None
         found = about.get("license") if isinstance(about, dict) else None
-    return found if isinstance(found, str) else "unknown; look at its page"
+    is_name = isinstance(found, str) and re.fullmatch(r"[\w.+-]{1,40}", found)
+    return str(found) if is_name else "unknown; look at its page"

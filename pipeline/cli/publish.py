@@ -99,17 +99,28 @@ def _upload(run: Run, card: str, repository: str, *, public: bool) -> Published:
     files = _files_of(run)
     with explain(api.endpoint, repository, "main", repository):
         api.create_repo(**given, private=not public, exist_ok=True)
+        is_private = api.repo_info(**given, revision="main").private
         there = {found.path.removeprefix(root): found.version for found in HfStore().list(root)}
-        old = sorted(name for name in there.keys() - files.keys() if name.split("/")[0] in run.views and "/" in name)
-        new = [name for name, sha256 in files.items() if sha256 is None or there.get(name) != sha256]
-        size = size_text(sum(os.path.getsize(os.path.join(run.path, name)) for name in (*new, *_HEADS)))
-        count = f"{len(new) + len(_HEADS):,} of {count_noun(len(files) + len(_HEADS), 'file')}"
-        echo(f"to publish: {count}, {size}")
-        *before, last = list(storage.in_batches(new, _FILES_AT_ONCE)) or [[]]
-        for batch in (*before, [*last, *_HEADS]):
-            operations: list[Any] = [CommitOperationAdd(name, os.path.join(run.path, name)) for name in batch]
-            if batch[-1] == _HEADS[-1]:
-                operations += map(CommitOperationDelete, old)
+    if not (public or is_private):
+        raise UsageError(f"{repository}: is public already; give --public, or another name")
+    old = sorted(name for name in there.keys() - files.keys() if name.split("/")[0] in run.views and "/" in name)
+    new = [name for name, sha256 in files.items() if sha256 is None or there.get(name) != sha256]
+    size = size_text(sum(os.path.getsize(os.path.join(run.path, name)) for name in (*new, *_HEADS)))
+    count = f"{len(new) + len(_HEADS):,} of {count_noun(len(files) + len(_HEADS), 'file')}"
+    echo(f"to publish: {count}, {size}")
+    *before, last = list(storage.in_batches(new, _FILES_AT_ONCE)) or [[]]
+    for batch in (*before, [*last, *_HEADS]):
+        operations: list[Any] = [CommitOperationAdd(name, os.path.join(run.path, name)) for name in batch]
+        for operation in operations:
+            listed = files.get(operation.path_in_repo)
+            if listed is not None and operation.upload_info.sha256.hex() != listed:
+                raise UsageError(
+                    f"{run.path}: {operation.path_in_repo} has other bytes than the index lists; run `layerbeam verify "
+                    "--checksums`, then its configuration again, which repairs it"
+                )
+        if batch[-1] == _HEADS[-1]:
+            operations += map(CommitOperationDelete, old)
+        with explain(api.endpoint, repository, "main", repository):
             api.create_commit(**given, operations=operations, commit_message=f"layerbeam {run.manifest['fingerprint']}")
     address = f"{api.endpoint}/datasets/{repository}"
     return Published(run.path, card, address, len(files) + len(_HEADS), len(new) + len(_HEADS), len(old))

@@ -104,7 +104,9 @@ def _reading(respond: Any) -> Any:
 
 @_reading
 def _about(hub: Hub, names: Any, query: Any, headers: Any, body: bytes, commit: str, files: Any) -> Reply:
-    return _json({"id": names["repository"], "sha": commit, "siblings": [], "private": False})
+    return _json(
+        {"id": names["repository"], "sha": commit, "siblings": [], "private": hub.dataset(names["repository"]).private}
+    )
 
 
 @_reading

@@ -91,7 +91,7 @@ def test_what_a_later_run_changed_is_published(finished, hub):
     finished.write("corpus/b.txt", "Changed.\n")
     finished.run()
     hub.calls.clear()
-    done = finished._call("publish", "out", "org/out", "--json", status=0)
+    done = finished._call("publish", "out", "org/out", "--public", "--json", status=0)
     after = published(hub)
     assert after.pop("images/logo.png") == b"of the owner"
     assert set(after) != set(before)
@@ -123,7 +123,7 @@ def test_the_card_has_configurations_of_one_format(workplace, formats, configs):
 @pytest.mark.parametrize("fault", ["reset", 503, 429])
 def test_a_publication_that_broke_off_is_resumed(finished, hub, fault, monkeypatch):
     monkeypatch.setattr("layerbeam.pipeline.cli.publish._FILES_AT_ONCE", 1)
-    hub.faults.planned = [*[None] * 9, fault]  # at the second commit
+    hub.faults.planned = [*[None] * 10, fault]  # at the second commit
     done = finished._call("publish", "out", "org/out", status=1)
     assert "org/out: " in done.err
     assert "; run the same command again to resume" in done.err
@@ -167,6 +167,24 @@ def test_a_damaged_run_is_refused(finished, hub):
     assert not hub.datasets
 
 
+def test_other_bytes_than_those_listed_are_not_sent(finished, hub):
+    part = next((finished.folder / "out" / "tokens").iterdir())
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 1
+    part.write_bytes(data)
+    done = finished._call("publish", "out", "org/out", status=2)
+    assert f"out: tokens/{part.name} has other bytes than the index lists" in done.err
+    assert f"tokens/{part.name}" not in published(hub)
+
+
+def test_a_dataset_that_is_public_already(finished, hub):
+    finished._call("publish", "out", "org/out", "--public", status=0)
+    assert not hub.datasets["org/out"].private
+    before = published(hub)
+    assert "org/out: is public already; give --public" in finished._call("publish", "out", "org/out", status=2).err
+    assert published(hub) == before
+
+
 def test_the_card_alone_and_a_card_of_ones_own(finished):
     out = finished.folder / "out"
     before = finished.files()
@@ -186,6 +204,15 @@ def test_the_licence_in_the_folder_of_the_encoder(tmp_path):
     from layerbeam.pipeline.cli.card import _licence
 
     assert _licence("minilm") == "Apache-2.0"
-    for front, licence in (("license: mit\n", "mit"), ("a: [\n", "unknown; look at its page")):
+    unknown = "unknown; look at its page"
+    fronts = {
+        "license: mit\n": "mit",
+        "license: cc-by-nc-4.0\n": "cc-by-nc-4.0",
+        "a: [\n": unknown,
+        "license: [mit]\n": unknown,
+        'license: "mit |\\n\\n<img src=x>\\n[click](javascript:x)"\n': unknown,
+        "license: " + "[" * 30_000 + "\n": unknown,
+    }
+    for front, licence in fronts.items():
         (tmp_path / "README.md").write_text(f"---\n{front}---\n# Encoder\n")
         assert _licence(str(tmp_path)) == licence
