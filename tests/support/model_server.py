@@ -81,7 +81,9 @@ def nobody() -> str:
 
 def tar_of(folder: Path, *, prefix: str = ".", compressed: bool = True) -> bytes:
     stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w:gz" if compressed else "w") as archive:
+    # Level 9, tarfile's own, takes seven times as long.
+    how = {"mode": "w:gz", "compresslevel": 1} if compressed else {"mode": "w"}
+    with tarfile.open(fileobj=stream, **how) as archive:
         archive.add(folder, arcname=prefix)
     return stream.getvalue()
 

@@ -13,6 +13,7 @@ from corpora import UNLIMITED, read_file, texts_of
 from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Slice, TextBlock
 from layerbeam.transforms.commits import Commit, InputFile
+from layerbeam.transforms.input import parquet
 from layerbeam.transforms.input.parquet import ParquetInput, find_pieces
 from layerbeam.transforms.read.block import read_block
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
@@ -238,13 +239,14 @@ def test_only_needed_columns_decide_whether_a_block_is_done(write):
 
 
 @pytest.mark.parametrize("is_dictionary", [True, False])
-def test_long_values_in_many_rows_take_bounded_memory(write, is_dictionary):
-    text = "the bank of the river. " * 4_600  # 433 MB in all rows
-    column = pa.DictionaryArray.from_arrays(pa.array([0] * 4095 + [1], pa.int32()), [text, "the end"])
+def test_long_values_in_many_rows_take_bounded_memory(write, is_dictionary, monkeypatch):
+    monkeypatch.setattr(parquet, "_REPEATED_BYTES", 16 << 20)
+    text = "the bank of the river. " * 4_600  # 108 MB in all rows
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 1023 + [1], pa.int32()), [text, "the end"])
     column = (
         column
         if is_dictionary
-        else pa.chunked_array([column.slice(i, 256).dictionary_decode() for i in range(0, 4096, 256)])
+        else pa.chunked_array([column.slice(i, 256).dictionary_decode() for i in range(0, 1024, 256)])
     )
     path = write({"text": column}, compression="zstd", dictionary_pagesize_limit=10 << 20)
     assert path.stat().st_size < 2_000
@@ -252,11 +254,11 @@ def test_long_values_in_many_rows_take_bounded_memory(write, is_dictionary):
     allocated = pa.total_allocated_bytes()
     (file,) = storage.find_files([str(path)])
     form, rows = RecordFormat(format="parquet"), 0
-    limits = BlockLimits(8 << 20, 8 << 20, 8 << 20, 128)
+    limits = BlockLimits(1 << 20, 1 << 20, 1 << 20, 128)
     for block, table in ParquetInput().cut(Slice(file, 0, None, 0), limits, form):
         assert block.first_line == rows
-        assert set(pc.binary_length(table["text"].slice(0, 4095 - rows)).to_pylist()) <= {len(text)}
+        assert set(pc.binary_length(table["text"].slice(0, 1023 - rows)).to_pylist()) <= {len(text)}
         rows += block.num_lines
-        assert pa.total_allocated_bytes() - allocated < 400_000_000
-    assert rows == 4096
+        assert pa.total_allocated_bytes() - allocated < 50_000_000
+    assert rows == 1024
     assert ParquetInput().read(block, form)["text"].to_pylist()[-2:] == [text.encode(), b"the end"]
