@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 from pathlib import Path
@@ -213,3 +214,66 @@ def test_rows_that_another_run_replaces_meanwhile(folder):
     folder.night(b=["IV", "five"])
     with pytest.raises(ValueError, match=f"out: rows that came after run {position(1)} are gone: open the run again"):
         list(changes.came())
+
+
+def test_an_end_that_died_and_would_have_led_back(folder, monkeypatch):
+    """A later run's file leads to the same index as an earlier one's, and is no step on the way to it."""
+    with monkeypatch.context() as patched:
+        fail_to_replace("parts.jsonl", patched)
+        os.rename("b.txt", "b")
+        with pytest.raises(OSError, match="No space"):
+            folder.night()
+    os.rename("b", "b.txt")
+    folder.attempt += 1
+    folder.night()
+    assert len(folder.changes(0)["came"]) == 5
+    assert folder.changes(1) == {"came": [("b.txt", 0, "four"), ("b.txt", 1, "five")]}
+
+
+def test_a_file_for_another_index_whose_name_begins_alike(folder):
+    (path,) = Path("out/_runs").glob("2.changes-*")
+    head, *events = path.read_text().splitlines()
+    other = json.loads(head)
+    other["after"] = other["after"][:-1] + ("0" if other["after"][-1] == "1" else "1")
+    path.write_text("\n".join([json.dumps(other), *events]) + "\n")
+    with pytest.raises(ValueError, match="how its rows changed since run 1 is not known"):
+        folder.changes(1)
+
+
+def test_files_of_a_pack_that_are_as_before(folder):
+    folder.limits = BlockLimits(1 << 20, 1 << 30, 1 << 30, 128, joins_files=True)
+    folder.night(**{f"c{number:02}": [f"c{number}"] for number in range(20)})
+    folder.night(c05=["V"])
+    folder.night(**{f"c{number:02}": [f"d{number}"] for number in range(17) if number != 5}, c05=["c5"])
+    new = [number for number in range(17) if number != 5]
+    assert folder.changes(3) == {
+        "came": [(f"c{number:02}.txt", 0, f"d{number}") for number in new],
+        "went": [(f"c{number:02}.txt", 0) for number in new],
+    }
+
+
+def test_a_later_attempt_with_other_settings_commits_the_same_blocks(folder):
+    """Those of the attempt that ends stay."""
+    late = Folder()
+    late.attempt = 4
+    folder.views, folder.fingerprint = (*VIEWS, View(name="new", level="text", layers=(1,), hidden_size=4)), "g"
+    Path("c.txt").write_text("six    \n")
+    files = folder.begin()
+    list(folder.work(files))
+    commits = sorted(Path("out/_commits").iterdir())
+    lines = [path.read_text() for path in commits]
+    for path in commits:
+        path.unlink()
+    list(late.work(files))
+    Path("out/_commits/0123456789abcdef.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    assert folder.finish()
+    assert len(layerbeam.open_run("out")["new"]) == 6
+
+
+def test_a_byte_order_mark_that_moves_into_the_text(folder):
+    """It belongs to the text unless it begins the file: rows of the same bytes are not copied."""
+    for first in ([], ["zero"], []):
+        folder.night(a=[*first, "\ufeffone", "two"])
+        texts = layerbeam.open_run("out")["t"].to_arrow(["file", "text"]).to_pylist()
+        own = [row["text"].strip() for row in texts if row["file"] == "a.txt"]
+        assert own == (["zero", "\ufeffone", "two"] if first else ["one", "two"])
