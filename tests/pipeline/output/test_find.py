@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shutil
 
@@ -13,11 +14,12 @@ from output_folder import OutputFolder
 import layerbeam
 from layerbeam.pipeline.config import load
 from layerbeam.pipeline.config.job import resolve
+from layerbeam.pipeline.output.commits import note_damaged
 from layerbeam.pipeline.output.find import find_work
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import TextBlock
 from layerbeam.transforms.commits import Commit, FileRange, InputFile, name_of
-from layerbeam.transforms.layout import file_name
+from layerbeam.transforms.layout import file_name, part_name
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import BlockLimits
 from layerbeam.transforms.slice.slices import FileToRead, byte_ranges, number_slices, scan_range
@@ -154,3 +156,67 @@ def test_file_under_another_spelling_of_its_path_is_the_same_file(workplace):
     workplace.drive("--input", f"{here}/corpus/*.txt", "--output", "absolute")
     assert set(workplace.rows("t", "absolute")["file"].to_pylist()) == {f"{here}/corpus/ten.txt"}
     assert "nothing to do" in workplace.drive("--output", "absolute", "--input", "corpus/ten.txt").err
+
+
+def small_blocks(tmp_path, **limits) -> OutputFolder:
+    """A block for each line of eight bytes, or as `limits` say."""
+    (tmp_path / "in").mkdir()
+    view = View(name="t", level="text", layers=(1,), hidden_size=4)
+    given = {"text_bytes": 8, "token_rows": 1 << 30, "text_rows": 1 << 30, "max_seq_length": 128} | limits
+    return OutputFolder(str(tmp_path / "out"), [str(tmp_path / "in/*")], (view,), "f", BlockLimits(**given))
+
+
+def test_a_late_commit_of_a_damaged_part(tmp_path):
+    """Of an attempt that was given up: it does not know what `verify --checksums` found."""
+    output = small_blocks(tmp_path)
+    (tmp_path / "in/a.txt").write_text("one    \ntwo    \n")
+    assert output.run()
+    commit = json.loads((tmp_path / "out/parts.jsonl").read_text().splitlines()[0])
+    (tmp_path / "out/_commits").mkdir()
+    (tmp_path / f"out/_commits/{commit['name']}.json").write_text(json.dumps(commit | {"attempt": 1}))
+    part = tmp_path / "out" / commit["parts"]["t"]["path"]
+    whole = part.read_bytes()
+    part.write_bytes(bytes(len(whole)))
+    note_damaged(output.path, [commit["parts"]["t"]["path"]])
+    for output.attempt in (2, 3):
+        complete = output.run()
+    assert complete
+    assert part.read_bytes() == whole
+
+
+def test_files_whose_names_print_alike_give_no_rows_to_others(tmp_path):
+    """Rows of a pack are told apart by their column `file`."""
+    output = small_blocks(tmp_path, text_bytes=1 << 20, joins_files=True)
+    folder = os.fsencode(tmp_path / "in")
+    for number in range(20):
+        (tmp_path / f"in/{number:02}.txt").write_text(f"line {number}\n")
+    for name, text in ((b"x\xff.txt", b"of bytes\n"), (b"x%FF.txt", b"of a percent sign\n")):
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(text)
+    assert output.run()
+    assert len(os.listdir(tmp_path / "out/t")) == 1
+    os.rename(os.path.join(folder, b"x\xff.txt"), tmp_path / "in/moved.txt")
+    output.attempt = 2
+    assert output.run(prune_missing=True)
+    rows = layerbeam.open_run(output.path)["t"].to_arrow(["file", "text"]).to_pylist()
+    assert [row["text"] for row in rows if row["file"].endswith("moved.txt")] == ["of bytes"]
+
+
+def test_what_a_late_attempt_leaves_is_work_for_the_next_run(tmp_path):
+    """A commit, or a part that no commit lists, of an attempt that was given up."""
+    output = small_blocks(tmp_path)
+    (tmp_path / "in/a.txt").write_text("one    \ntwo    \n")
+    assert output.run()
+    assert output.is_finished
+    commit = json.loads((tmp_path / "out/parts.jsonl").read_text().splitlines()[0])
+    part = tmp_path / "out" / commit["parts"]["t"]["path"]
+    stray = part.with_name(part_name(commit["name"], "0123456789abcdef") + part.suffix)
+    late = tmp_path / f"out/_commits/{commit['name']}.json"
+    for path, data in ((stray, part.read_bytes()), (late, json.dumps(commit | {"attempt": 1}).encode())):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+        assert not output.is_finished
+        output.attempt += 1
+        assert output.run()
+        assert not path.exists()
+        assert output.is_finished

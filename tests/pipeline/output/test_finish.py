@@ -13,7 +13,8 @@ from output_folder import OutputFolder
 from tampering import deny
 
 import layerbeam
-from layerbeam.transforms import layout, storage
+from layerbeam.pipeline.output import finish
+from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.settings import BlockLimits
 from layerbeam.transforms.views import View
@@ -226,3 +227,30 @@ def test_empty_files_are_complete(folder):
     assert folder.rows() == A
     assert folder.is_finished
     assert [entry["path"] for entry in layerbeam.open_run("out").inputs()] == ["a.txt", "empty.txt", "packed.txt.gz"]
+
+
+def test_parts_of_a_newer_attempt_stay(folder, monkeypatch):
+    """It begins while the end of the earlier one describes what it found."""
+    list(folder.work(folder.begin()))
+    newer = Path("out/t/newer-0123456789abcdef-000000000000-0123456789abcdef.parquet")
+    newer.write_bytes(b"being written")
+
+    def describe(views, describe=finish.describe_views):
+        Path("out/_runs/2.json").write_text(json.dumps({"run": 2, "state": "done"}))
+        return describe(views)
+
+    monkeypatch.setattr(finish, "describe_views", describe)
+    with pytest.raises(finish.SupersededError):
+        folder.finish()
+    assert newer.exists()
+    assert not {"_SUCCESS", "manifest.json"} & set(os.listdir("out"))
+
+
+def test_as_many_rejects_as_are_allowed():
+    allowed = {metrics.RECORDS: 1000, metrics.EMBEDDED: 990, metrics.REJECTED: 10, metrics.REJECTED_BY_ENCODER: 1}
+    assert finish.find_problems({}, allowed, {}, None, "text") == []
+    assert finish.find_problems({}, allowed | {metrics.REJECTED: 11}, {}, None, "text") == [
+        "11 of 1,000 records were rejected: more than max_reject_rate 0.01 allows"
+    ]
+    (problem,) = finish.find_problems({}, allowed | {metrics.REJECTED_BY_ENCODER: 2}, {}, None, "text")
+    assert problem.startswith("the encoder failed on 2 of 1,000 records, more than 0.001: ")
