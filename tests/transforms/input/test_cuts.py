@@ -131,3 +131,13 @@ def test_equal_lines_fill_their_blocks(folder, line):
     limits = BlockLimits(2_000, 1 << 30, 1 << 30, 128, edit_tokens=1 << 30)
     blocks = cut(folder / "a.txt", line * 2_500, limits, slice_bytes=1234)
     assert {len(content) for content, *_ in blocks[:-1]} == {-(-2_000 // len(line)) * len(line)}
+
+
+def test_a_block_has_as_many_tokens_as_an_edit_may_cost(folder):
+    lines = random_text(0, 3000)
+    limits = BlockLimits(1 << 30, 100_000, 1 << 30, 128, edit_tokens=1_000)
+    tokens = [
+        sum(2 + len(line) // 4 for line in content.splitlines(keepends=True))
+        for content, *_ in cut(folder / "a.txt", b"".join(lines), limits)
+    ]
+    assert 600 < np.mean(tokens[:-1]) < 700

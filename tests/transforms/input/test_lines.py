@@ -142,6 +142,15 @@ def test_damaged_compressed_file_is_left_out(corpus, ending):
     assert "the compressed data is damaged" in left_out.problem
 
 
+@pytest.mark.parametrize("ending", COMPRESSORS)
+def test_an_empty_file_is_no_compressed_one(corpus, ending):
+    """Each of these formats has bytes for a file without any: an empty one is a download that failed."""
+    (left_out,) = read_file(corpus(b"", f"corpus.txt{ending}"))
+    assert isinstance(left_out, InputFile)
+    assert "the compressed data is truncated" in left_out.problem
+    assert texts_of(read_file(corpus(COMPRESSORS[ending](b""), f"corpus.txt{ending}"))) == []
+
+
 def test_zeros_after_a_gzip_member_are_padding(corpus):
     assert texts_of(read_file(corpus(gzip.compress(b"a\n") + b"\0" * 512, "corpus.txt.gz"))) == [(0, "a")]
 

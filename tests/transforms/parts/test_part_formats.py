@@ -284,6 +284,15 @@ def test_half_a_part_is_noticed(tmp_path, format, compress):
         list(damaged(written(tmp_path, some), some))
 
 
+@pytest.mark.parametrize("missing", range(1, 5))
+def test_a_part_without_the_end_of_its_last_checksum(tmp_path, missing):
+    some = view("token", format="tfrecord", compress=False)
+    path = written(tmp_path, some)
+    path.write_bytes(path.read_bytes()[:-missing])
+    with pytest.raises(OSError, match="ends in the middle of a record"):
+        list(read_tables(str(path), schema(some)))
+
+
 @pytest.mark.parametrize("line", ["[1]", '{"linex_index": 0}', '{"linex_index": 0, "features": [1]}', "{", '{"a": 1}'])
 def test_lines_of_another_form(tmp_path, line):
     some = view("token", format="jsonl", compress=False)

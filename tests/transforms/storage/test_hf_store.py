@@ -61,6 +61,21 @@ def test_a_branch_a_tag_and_a_pull_request(hub, commit):
         assert storage.pin(path) == f"hf://datasets/org/data@{other}/a.txt"
 
 
+def test_a_branch_whose_name_begins_like_a_commit(hub, commit):
+    other = hub.dataset("org/data").commit({"a.txt": b"other"}, branch=f"{commit}-fixed")
+    path = f"hf://datasets/org/data@{commit}-fixed/a.txt"
+    assert storage.pin(path) == f"hf://datasets/org/data@{other}/a.txt"
+
+
+def test_a_server_that_gives_whole_files(hub, commit, monkeypatch):
+    """A proxy, for example, that does not know ranges."""
+    monkeypatch.setattr("hub._ranged", lambda hub, data, headers: (200, {}, data))
+    for name, expected in (("a.jsonl", b"45678901234"), ("b.parquet", b" bytes PAR1")):
+        with storage.open_binary(f"hf://datasets/org/data@{commit}/data/{name}", end=15) as file:
+            file.seek(4)
+            assert file.read(11) == expected
+
+
 @pytest.mark.parametrize("fault", ["cut", "lost", "reset", 429, 503])
 def test_a_request_that_fails_is_repeated(hub, commit, no_pauses, fault):
     path = f"hf://datasets/org/data@{commit}/data/b.parquet"

@@ -185,6 +185,13 @@ def test_what_is_raised_while_a_file_is_written_uploads_nothing(store):
     assert storage.list_folder(root) == {}
 
 
+def test_reading_behind_the_end_does_not_move_the_end(memory):
+    memory.stored["memory://bucket/a"] = (0.0, b"0123456789")
+    with storage.open_binary("memory://bucket/a", end=4) as file:
+        assert (file.seek(20), file.read(1)) == (20, b"")
+        assert (file.seek(-2, 2), file.read()) == (8, b"89")
+
+
 def test_a_file_that_cannot_be_read_now_is_not_a_missing_one(tmp_path, monkeypatch):
     path = str(tmp_path / "a")
     assert storage.stat_if_exists(path) is storage.read_if_exists(path) is storage.read_json(path) is None
