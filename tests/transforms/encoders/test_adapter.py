@@ -169,6 +169,7 @@ def test_fingerprint_is_of_values_and_scales(bert, tmp_path):
         ({"target_modules": r"((\w|\.)+)+!"}, "is not among target_modules"),
         ({"rank_pattern": [4]}, "rank_pattern is [4]; it must be an object"),
         ({"target_modules": ["key"]}, f"{QUERY} is not among target_modules: peft would not use it"),
+        ({"target_modules": ["ry"]}, f"{QUERY} is not among target_modules"),  # the end of a name, and no name
         ({"target_modules": "query"}, "is not among target_modules"),
         ({"target_modules": "("}, 'target_modules is "("; it must be modules and regular expressions that RE2 knows'),
         ({"target_modules": None}, "target_modules is null; it must be a list of modules or a regular"),

@@ -20,7 +20,7 @@ from layerbeam.transforms.commits import FileRange, InputFile
 from layerbeam.transforms.encoders.source import SpecialTokens
 from layerbeam.transforms.panics import PanicError
 from layerbeam.transforms.settings import ChunkSettings, RecordFormat, SequenceSettings
-from layerbeam.transforms.tokenize.chunks import cut_chunks, cut_pieces
+from layerbeam.transforms.tokenize.chunks import cut_chunks, cut_pieces, find_places
 from layerbeam.transforms.tokenize.library import LibraryTokenizer
 from layerbeam.transforms.tokenize.sequences import tokenize_block
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
@@ -105,6 +105,12 @@ def test_no_chunk_is_white_space_alone(name, text):
     assert all(chunk.strip() for chunk, _ in found)
     covered = {place for chunk, start in found for place in range(start, start + len(chunk))}
     assert {place for place, character in enumerate(text) if not character.isspace()} <= covered
+
+
+def test_no_cut_within_a_piece_that_ends_after_the_next_one():
+    start, end, word_index = (np.array(values, np.int32) for values in ([0, 1, 3, 6], [5, 2, 6, 8], [0, 1, 2, 3]))
+    found = find_places("abcdefgh", start, end, word_index, np.zeros(0, np.int64))
+    assert [places.tolist() for places in found] == [[], [], [3], [3]]
 
 
 def test_a_record_that_fits_stays_as_it_is(tokenizer):

@@ -84,6 +84,16 @@ def test_pairs_become_two_segments():
     assert tokens.num_dropped.tolist() == [0, 0, 0, 0, 4]
 
 
+def test_a_pair_without_room_for_its_second_text() -> None:
+    """As in extract_features.py, it is a single text then."""
+    block = block_of(["a"])
+    block.pairs, block.pair_offset = pa.array(["b"], pa.string()), np.array([5], np.int32)
+    tokens = tokenize_block(block, WordPiece([*SPECIAL, "a", "b"], do_lower_case=True), SequenceSettings(4))
+    assert tokens.token_ids.tolist() == [2, 4, 3]
+    assert tokens.segment_ids.tolist() == [0, 0, 0]
+    assert tokens.num_dropped.tolist() == [1]
+
+
 def test_what_is_cut_off_is_in_the_block() -> None:
     wordpiece = WordPiece([*SPECIAL, "a", "b", "##c"], do_lower_case=True)
     block = block_of(["acc b", "", "b", "a b"], offset=[0, 10, 20, 30])
