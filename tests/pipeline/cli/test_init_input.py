@@ -67,6 +67,26 @@ def test_each_format(workplace, name):
         assert workplace.rows("texts")["text"].to_pylist() == TEXTS
 
 
+def test_a_column_that_is_there_twice(workplace):
+    """A run refuses it, whatever it holds."""
+    workplace.write("a.csv", "note,short,note\n" + "a very long remark,text,another long remark\n" * 3)
+    init(workplace, "a.csv")
+    assert load.load("new.yaml").input.text_field == "short"
+
+
+@pytest.mark.parametrize("size", [46, 47, 50, 57, 60])
+def test_what_is_read_of_a_large_file_ends_with_a_line(workplace, monkeypatch, size):
+    """Half a character says nothing about the encoding, and half a row nothing about the columns."""
+    monkeypatch.setattr("layerbeam.pipeline.cli.inspect_input._SAMPLE_BYTES", size)
+    monkeypatch.setattr("layerbeam.transforms.storage.compression._CHUNK_BYTES", 1)
+    workplace.write(
+        "a.csv", "name,body\nAb,the bank of the river and so on\n" + "\u00e9\u00e9\u00e9,\u00e9\u00e9\u00e9\n" * 20
+    )
+    init(workplace, "a.csv")
+    given = load.load("new.yaml").input
+    assert (given.text_field, given.delimiter, given.encoding) == ("body", None, "utf-8")
+
+
 def test_a_glob_and_a_model(workplace):
     workplace.write("corpus/a.jsonl", JSON)
     workplace.write("corpus/empty.jsonl", "")

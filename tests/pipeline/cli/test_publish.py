@@ -136,6 +136,21 @@ def test_a_publication_that_broke_off_is_resumed(finished, hub, fault, monkeypat
     assert len(layerbeam.open_run("hf://datasets/org/out")["tokens"]) == 17
 
 
+def test_readers_find_rows_until_the_last_commit(finished, hub, monkeypatch):
+    """Old parts are deleted with the commit that has the new index."""
+    monkeypatch.setattr("layerbeam.pipeline.cli.publish._FILES_AT_ONCE", 1)
+    finished._call("publish", "out", "org/out", status=0)
+    old = published(hub)
+    finished.write("corpus/b.txt", "Changed.\n")
+    finished.drive()
+    before = len(hub.datasets["org/out"].commits)
+    finished._call("publish", "out", "org/out", status=0)
+    *between, last = list(hub.datasets["org/out"].commits.values())[before:]
+    assert len(between) > 2
+    assert all(old.keys() <= files.keys() for files in between)
+    assert not old.keys() <= last.keys()
+
+
 def test_a_bad_token_and_a_name_that_is_not_ones_own(finished, hub, monkeypatch):
     done = finished._call("publish", "out", "other/out", status=2)
     assert "other/out: " in done.err

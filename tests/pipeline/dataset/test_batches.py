@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 import shutil
@@ -237,6 +238,9 @@ def test_wrong_arguments(view, settings, message):
 def test_damage(view, tmp_path):
     out = shutil.copytree(view.path, tmp_path / "out")
     copy = layerbeam.open_run(out).view("texts")
+    fewer = dataclasses.replace(copy, parts=[dataclasses.replace(copy.parts[0], rows=29), *copy.parts[1:]])
+    with pytest.raises(ValueError, match="has 30 rows, not 29 as listed"):
+        next(of(fewer))
     Path(copy.paths[0]).unlink()
     with pytest.raises(FileNotFoundError, match="is missing; run the configuration again"):
         next(of(copy))

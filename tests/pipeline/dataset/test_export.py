@@ -67,6 +67,16 @@ def test_codes_and_their_scales(tmp_path):
         np.testing.assert_array_equal(found[f"{name}_scale"], view.to_numpy(f"{name}_scale", codes=True), strict=True)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_tensors_are_aligned_as_other_readers_want_them(tmp_path, dtype):
+    """The library of safetensors reads others, too; those that map the file copy them, or refuse it."""
+    view = written(tmp_path / "out", SIZES, dtype=dtype)
+    for shards in (1, 9, 10, 100):  # numbers of different lengths in the header
+        index = view.export(str(tmp_path / f"{shards}"), format="safetensors", shards=shards)
+        for path in index.parent.glob("*.safetensors"):
+            assert int.from_bytes(path.read_bytes()[:8], "little") % 8 == 0
+
+
 @pytest.mark.parametrize("format_", ["npy", "safetensors"])
 def test_a_view_without_rows(tmp_path, format_):
     view = written(tmp_path / "out", ())
