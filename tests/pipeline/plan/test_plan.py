@@ -10,9 +10,11 @@ import math
 import os
 import random
 import re
+import types
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -26,7 +28,7 @@ from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.find import find_work
 from layerbeam.pipeline.plan import plan as plan_module
 from layerbeam.pipeline.plan.measure import Measurement, measure
-from layerbeam.pipeline.plan.plan import Machines, _dataflow
+from layerbeam.pipeline.plan.plan import Machines, Truncation, _dataflow, _truncations
 from layerbeam.pipeline.run.estimate import TEXT_BYTES, TEXTS, Estimate, estimate
 from layerbeam.pipeline.run.sampling import Budget
 from layerbeam.transforms import metrics
@@ -482,3 +484,13 @@ def test_plan_refuses_what_run_refuses(workplace):
 def test_no_file_is_an_error(tmp_path, hf_uncased):
     with pytest.raises(UsageError, match="no file matches"):
         sampled(job_of(tmp_path, hf_uncased, "*.nothing"), EVERYTHING)
+
+
+def test_a_text_that_just_fits_is_not_truncated():
+    encoder = types.SimpleNamespace(max_position_embeddings=100, special=types.SimpleNamespace(around_text=2))
+    job: Any = types.SimpleNamespace(encoder=encoder, sequences=types.SimpleNamespace(max_seq_length=100))
+    lengths, weights = np.array([64, 66, 100, 102]), np.array([1.0, 2, 1, 1])
+    assert _truncations(job, lengths, weights) == [
+        Truncation(64, longer=0.8, tokens_lost=round((2 * 2 + 36 + 38) / 388, 6)),
+        Truncation(100, longer=0.2, tokens_lost=round(2 / 388, 6)),
+    ]

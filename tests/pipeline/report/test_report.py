@@ -322,6 +322,15 @@ def test_advice_for_words_is_accepted(workplace, report):
     assert "`words_2: " not in several
 
 
+def test_a_word_in_a_later_sentence(workplace, report):
+    """Its text is joined from its tokens, whose places are those in the record."""
+    views = {"tokens": {"level": "token", "layers": [1], "special_tokens": False}}
+    workplace.prepare("A well is dry. The bank is near.\n" * 3, input={"unit": "sentence"}, views=views)
+    workplace.drive(arithmetic=True)
+    report("--word", "bank")
+    assert (workplace.folder / "out/report.html").read_text(encoding="utf-8").count("<mark>bank</mark>") == 3
+
+
 def test_a_word_of_several_pieces(workplace, report):
     run(workplace, ["an unaffable man", "unaffable", "affable"], views={"tokens": FEW["tokens"]})
     pieces = workplace.rows().filter(workplace.rows()["word_index"].to_numpy() == 1)["token"].to_pylist()

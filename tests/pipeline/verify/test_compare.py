@@ -64,6 +64,11 @@ def test_the_largest_difference_and_its_row():
     assert comparison.failures == ["a.txt line 3, row 1 of the text: off by 0.25"]
 
 
+def test_too_small_is_as_wrong_as_too_large():
+    found = np.array([[0.05], [0.2], [-0.05], [-0.2]])
+    assert Tolerance(0.1, 0).allows(found, np.zeros((4, 1))).tolist() == [True, False, True, False]
+
+
 def test_a_direction_may_differ_in_length():
     tolerance = DirectionTolerance(cosine=0.99, length=0.1, products="bfloat16")
     expected = np.array([[1.0, 0.0]] * 3)
