@@ -68,7 +68,7 @@ demo: $(VENV)/installed-run ## embed a small corpus with real weights and show t
 	@$(BIN)/python configs/demo/bank.py out/demo
 
 test: $(VENV)/installed ## all tests but those of the other targets
-	$(PYTEST) $(PARALLEL) -m "not slow"
+	$(PYTEST) $(PARALLEL) -m "not slow" --durations 10 --durations-min 5
 
 $(TF220)/installed: pyproject.toml constraints-tf220.txt minilm.txt
 	$(need_python)
