@@ -13,6 +13,8 @@ import re
 import pytest
 from repository import DATA, ROOT, python
 
+from layerbeam.pipeline.remote.image_check import broken_modules
+
 # The folders and modules of pipeline/: each imports only those behind it. What all need lies below them.
 LAYERS = (
     *("cli", "report", "verify", "plan", "remote", "run", "build", "extract_features", "encode", "in_beam", "dataset"),
@@ -171,6 +173,10 @@ def test_doctests(module):
         if module.endswith(name):
             pytest.importorskip(package, reason=f"{package} is not installed")
     assert doctest.testmod(importlib.import_module(module)).failed == 0
+
+
+def test_every_module_can_be_imported_in_the_image():
+    assert list(broken_modules()) == []
 
 
 def test_every_module_is_in_the_wheel():

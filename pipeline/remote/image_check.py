@@ -17,6 +17,8 @@ from layerbeam.transforms.encoders.formats import minilm
 
 # A package that only the image for this device has: NVIDIA's library is from the extra `gpu`.
 _DEVICES = {"gpu": "nvidia-cudnn-cu12", "tpu": "tensorflow-tpu"}
+# Packages that an image may lack, with the modules that import them: az:// and PyTorch's datasets.
+_OPTIONAL = ("obstore", "torch")
 
 
 def wrong_versions(labels: argparse.Namespace) -> Iterator[str]:
@@ -48,7 +50,8 @@ def broken_modules() -> Iterator[str]:
             try:
                 importlib.import_module(module.name)
             except ImportError as error:
-                yield f"{module.name}: cannot be imported: {error}"
+                if error.name not in _OPTIONAL:
+                    yield f"{module.name}: cannot be imported: {error}"
 
 
 def unusable_encoders(model: str) -> Iterator[str]:
