@@ -30,7 +30,7 @@ def prepared(workplace: Workplace) -> Iterator[Workplace]:
     workplace.configure(
         input={"slice_bytes": 3000}, output={"path": "small/out"}, views={"t": {"level": "token", "layers": [-1, 0]}}
     )
-    workplace.run("--output", "undisturbed")
+    workplace.drive("--output", "undisturbed")
     yield workplace
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
@@ -49,7 +49,7 @@ def test_full_disk_that_grows(prepared):
     err = prepared.run("--force", status=2).err
     assert err.endswith("layerbeam: output.path: cannot write to small/out: No space left on device\n")
     assert mounted(prepared.folder / "small", "remount", "size=64m").returncode == 0
-    prepared.run()
+    prepared.drive()
     assert prepared.files("small/out") == prepared.files("undisturbed")
 
 
@@ -64,5 +64,5 @@ def test_disk_that_becomes_read_only(prepared):
     assert "Traceback" not in err
     assert "output.path: cannot write to small/out: Read-only file system" in prepared.run(status=2).err
     assert mounted(prepared.folder / "small", "remount", "rw,size=64m").returncode == 0
-    prepared.run()
+    prepared.drive()
     assert prepared.files("small/out") == prepared.files("undisturbed")

@@ -30,7 +30,7 @@ def corpus(workplace: Workplace, soak: bool) -> Workplace:
         workplace.write(f"corpus/{name}.txt", b"\n".join(lines))
     workplace.write("corpus/c.txt.gz", gzip.compress("\n".join(random_lines(300, seed=9)).encode(), mtime=0))
     workplace.configure(views=THREE_VIEWS, input={"slice_bytes": 1500})
-    workplace.run("--output", "undisturbed")
+    workplace.drive("--output", "undisturbed")
     assert len((workplace.folder / "undisturbed/parts.jsonl").read_text().splitlines()) > 200
     return workplace
 
@@ -141,7 +141,7 @@ def test_small_files_and_compressed_ones(workplace, soak):
         file.write("\n".join(random_lines(300)).encode())
     views = {"tokens": {"level": "token", "layers": [-1, 0]}, "texts": {"level": "text", "layers": [2]}}
     workplace.configure(views=views, input={"slice_bytes": 2_000})
-    workplace.run("--output", "undisturbed")
+    workplace.drive("--output", "undisturbed")
     for number in range(1, 14) if soak else (2, 6):
         status, err = killed(workplace, kill_at=f"block {number}")
         assert status == -signal.SIGKILL, err
@@ -151,7 +151,7 @@ def test_small_files_and_compressed_ones(workplace, soak):
     for number in (1, 2, 40):
         workplace.write(f"corpus/{number:02}.txt", "changed\n")
     (workplace.folder / "corpus/60.txt").unlink()
-    workplace.run("--prune-missing", "--output", "undisturbed")
+    workplace.drive("--prune-missing", "--output", "undisturbed")
     for number in range(1, 20) if soak else (1, 3):
         status, err = killed(workplace, "--prune-missing", kill_at=f"finish {number}")
         assert status in (0, -signal.SIGKILL), err
@@ -164,7 +164,7 @@ def test_nights_of_edits(workplace, soak):
     pick = random.Random(None if soak else 0)
     lines = random_lines(600, seed=pick.randrange(1000))
     workplace.prepare("\n".join(lines), views=THREE_VIEWS, input={"slice_bytes": 1500})
-    workplace.run()
+    workplace.drive()
     name, kills = "a.txt", 0
     for night in range(30 if soak else 2):
         for _ in range(pick.randint(1, 3)):

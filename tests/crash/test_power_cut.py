@@ -99,7 +99,7 @@ def test_after_success_all_parts_are_whole(workplace, disks):
 
 def test_a_run_that_a_power_cut_ends_is_resumed(workplace, disks, soak):
     configure(workplace)
-    workplace.run("--output", "undisturbed")
+    workplace.drive("--output", "undisturbed")
     for commits in range(1, 34, 2 if soak else 16):
         process = workplace.at_work(output="disk/out", commits=commits)
         if commits % 4 == 1:
@@ -107,6 +107,6 @@ def test_a_run_that_a_power_cut_ends_is_resumed(workplace, disks, soak):
         process.kill()
         process.communicate()
         disks[0].cut()
-        workplace.run()
+        workplace.drive()
         assert workplace.files("disk/out") == workplace.files("undisturbed")
         subprocess.run(["rm", "-r", "disk/out"], check=True)

@@ -62,7 +62,7 @@ def processes_in(workplace: Workplace) -> list[str]:
 @pytest.mark.parametrize("mode", ["threads", "processes", "remote"])
 def test_a_signal_at_any_moment_ends_the_run(workplace, soak, mode):
     workplace.prepare("\n".join(random_lines(2000)), views=THREE_VIEWS, input={"slice_bytes": 1500})
-    workplace.run("--input", f"{workplace.folder}/corpus/*", "--output", "undisturbed")
+    workplace.drive("--input", f"{workplace.folder}/corpus/*", "--output", "undisturbed")
     assert len((workplace.folder / "undisturbed/parts.jsonl").read_text().splitlines()) > 50
     out, table = workplace.folder / "out", []
     with arguments_of(mode, workplace) as arguments:
