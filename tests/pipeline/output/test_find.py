@@ -184,6 +184,10 @@ def test_a_late_commit_of_a_damaged_part(tmp_path):
     assert part.read_bytes() == whole
 
 
+def rows_of(output: OutputFolder) -> list[dict[str, str]]:
+    return layerbeam.open_run(output.path)["t"].to_arrow(["file", "text"]).to_pylist()
+
+
 def test_files_whose_names_print_alike_give_no_rows_to_others(tmp_path):
     """Rows of a pack are told apart by their column `file`."""
     output = small_blocks(tmp_path, text_bytes=1 << 20, joins_files=True)
@@ -195,11 +199,15 @@ def test_files_whose_names_print_alike_give_no_rows_to_others(tmp_path):
             file.write(text)
     assert output.run()
     assert len(os.listdir(tmp_path / "out/t")) == 1
-    os.rename(os.path.join(folder, b"x\xff.txt"), tmp_path / "in/moved.txt")
+    (tmp_path / "in/05.txt").write_text("another line\n")
     output.attempt = 2
+    assert output.run()
+    alike = [row for row in rows_of(output) if row["file"] == str(tmp_path / "in/x%FF.txt")]
+    assert sorted(row["text"] for row in alike) == ["of a percent sign", "of bytes"]
+    os.rename(os.path.join(folder, b"x\xff.txt"), tmp_path / "in/moved.txt")
+    output.attempt = 3
     assert output.run(prune_missing=True)
-    rows = layerbeam.open_run(output.path)["t"].to_arrow(["file", "text"]).to_pylist()
-    assert [row["text"] for row in rows if row["file"].endswith("moved.txt")] == ["of bytes"]
+    assert [row["text"] for row in rows_of(output) if row["file"].endswith("moved.txt")] == ["of bytes"]
 
 
 def test_what_a_late_attempt_leaves_is_work_for_the_next_run(tmp_path):
