@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """The garbage collector leaves the modules of TensorFlow, Beam and the tests alone: half of its time."""
+    """The garbage collector does not look at the modules of Beam and of the tests again."""
     gc.collect()
     gc.freeze()
 
