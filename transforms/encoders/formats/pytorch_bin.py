@@ -15,7 +15,7 @@ import struct
 import sys
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -43,8 +43,6 @@ _LONGEST_PICKLE = 1 << 24  # bytes; BERT's has 40,000
 _MOST_OPCODES = 1 << 20  # BERT's has 10,000
 _MOST_MARKS = 16
 _MOST_DIMENSIONS = 64
-_CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
-_TUPLES = {"TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _ORDERED_DICT = "collections OrderedDict"
 _TENSOR, _PARAMETER = "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter"
 _CALLED = (_ORDERED_DICT, _TENSOR, _PARAMETER)
@@ -196,41 +194,13 @@ class _PickleReader:
 
     def do(self, name: str, argument: Any) -> None:
         """Do what one opcode says."""
-        if name in _CONSTANTS:
-            self._push(_CONSTANTS[name])
-        elif name in ("BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1"):
-            self._push(argument)
-        elif name == "EMPTY_DICT":
-            self._push({})
-        elif name == "MARK":
-            self._marks.append(len(self._stack))
-            if len(self._marks) > _MOST_MARKS:
-                raise _RefusedError("its pickle is deeper than that of any weights")
-        elif name in ("BINPUT", "LONG_BINPUT"):
-            self._memo[argument] = self._stack[-1] if self._stack else None
-        elif name in ("BINGET", "LONG_BINGET"):
-            self._push(self._memo[argument])
-        elif name == "GLOBAL":
-            self._push(self._named(argument))
-        elif name in _TUPLES:
-            self._push(_tuple_of(self._pop_marked() if name == "TUPLE" else self._pop_last(_TUPLES[name])))
-        elif name == "BINPERSID":
-            self._push(_storage_of(self.pop(tuple)))
-        elif name == "REDUCE":
-            values = self.pop(tuple)
-            self._push(_call(self.pop(_Name), values))
-        elif name in ("SETITEM", "SETITEMS"):
-            items = self._pop_marked() if name == "SETITEMS" else self._pop_last(2)
-            if len(items) % 2 or any(type(key) is not str for key in items[::2]) or not self._stack:
-                raise _RefusedError("its pickle has a name that is no text")
-            target = self.pop(dict)
-            target.update(zip(items[::2], items[1::2], strict=True))
-            self._push(target)
-        elif name == "BUILD":
-            self.pop(dict)  # versions of modules, which nobody needs
-            self._push(self.pop(dict))
-        elif name not in ("PROTO", "STOP"):
+        action = _ACTIONS.get(name)
+        if action is None:
             raise _RefusedError(f"its pickle has {name}, which PyTorch does not write for weights")
+        action(self, argument)
+
+    def push(self, value: Any) -> None:
+        self._stack.append(value)
 
     def pop(self, type_: type[Any]) -> Any:
         """The last value, of this type."""
@@ -238,28 +208,83 @@ class _PickleReader:
             raise _RefusedError(f"its pickle lacks a {type_.__name__.strip('_').lower()} that weights have")
         return self._stack.pop()
 
-    def _push(self, value: Any) -> None:
-        self._stack.append(value)
+    def push_tuple(self, count: int | None) -> None:
+        """A tuple of the last values; None: of those behind the last mark. So with `set_items`."""
+        self.push(_tuple_of(self._pop_last(count)))
 
-    def _pop_last(self, count: int) -> list[Any]:
-        if len(self._stack) < count:
-            raise _RefusedError("its pickle ends too early")
-        found = self._stack[len(self._stack) - count :]
-        del self._stack[len(self._stack) - count :]
-        return found
+    def set_items(self, count: int | None) -> None:
+        items = self._pop_last(count)
+        if len(items) % 2 or any(type(key) is not str for key in items[::2]) or not self._stack:
+            raise _RefusedError("its pickle has a name that is no text")
+        target = self.pop(dict)
+        target.update(zip(items[::2], items[1::2], strict=True))
+        self.push(target)
 
-    def _pop_marked(self) -> list[Any]:
-        return self._pop_last(len(self._stack) - self._marks.pop() if self._marks else len(self._stack) + 1)
+    def mark(self, _: Any) -> None:
+        self._marks.append(len(self._stack))
+        if len(self._marks) > _MOST_MARKS:
+            raise _RefusedError("its pickle is deeper than that of any weights")
 
-    @staticmethod
-    def _named(given: str) -> Any:
-        """What a name stands for: a type of storages, or what `_call` knows."""
+    def put(self, place: int) -> None:
+        self._memo[place] = self._stack[-1] if self._stack else None
+
+    def get(self, place: int) -> None:
+        self.push(self._memo[place])
+
+    def push_storage(self, _: Any) -> None:
+        self.push(_storage_of(self.pop(tuple)))
+
+    def call(self, _: Any) -> None:
+        values = self.pop(tuple)
+        self.push(_call(self.pop(_Name), values))
+
+    def build(self, _: Any) -> None:
+        """Forget the state of a mapping: versions of modules, which nobody needs."""
+        self.pop(dict)
+        self.push(self.pop(dict))
+
+    def push_named(self, given: str) -> None:
+        """A type of storages, or a name that `_call` knows."""
         module, _, name = given.partition(" ")
         if module == "torch" and name in _STORAGES:
-            return name
-        if given not in _CALLED:
+            self.push(name)
+        elif given in _CALLED:
+            self.push(_Name(given))
+        else:
             raise _RefusedError(f"it names {given[:80].replace(' ', '.', 1)}, which no weights need")
-        return _Name(given)
+
+    def _pop_last(self, count: int | None) -> list[Any]:
+        begin = len(self._stack) - count if count is not None else self._marks.pop() if self._marks else -1
+        if not 0 <= begin <= len(self._stack):
+            raise _RefusedError("its pickle ends too early")
+        found = self._stack[begin:]
+        del self._stack[begin:]
+        return found
+
+
+# What each opcode does with its argument.
+_ACTIONS: dict[str, Callable[[_PickleReader, Any], None]] = {
+    **dict.fromkeys(("PROTO", "STOP"), lambda reader, _: None),
+    **dict.fromkeys(("BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1"), _PickleReader.push),
+    **dict.fromkeys(("BINPUT", "LONG_BINPUT"), _PickleReader.put),
+    **dict.fromkeys(("BINGET", "LONG_BINGET"), _PickleReader.get),
+    "NONE": lambda reader, _: reader.push(None),
+    "NEWTRUE": lambda reader, _: reader.push(True),
+    "NEWFALSE": lambda reader, _: reader.push(False),
+    "EMPTY_DICT": lambda reader, _: reader.push({}),
+    "EMPTY_TUPLE": lambda reader, _: reader.push_tuple(0),
+    "TUPLE1": lambda reader, _: reader.push_tuple(1),
+    "TUPLE2": lambda reader, _: reader.push_tuple(2),
+    "TUPLE3": lambda reader, _: reader.push_tuple(3),
+    "TUPLE": lambda reader, _: reader.push_tuple(None),
+    "SETITEM": lambda reader, _: reader.set_items(2),
+    "SETITEMS": lambda reader, _: reader.set_items(None),
+    "MARK": _PickleReader.mark,
+    "GLOBAL": _PickleReader.push_named,
+    "BINPERSID": _PickleReader.push_storage,
+    "REDUCE": _PickleReader.call,
+    "BUILD": _PickleReader.build,
+}
 
 
 class _Name(NamedTuple):
