@@ -35,7 +35,7 @@ from layerbeam.transforms.columns import schema, splits_by
 from layerbeam.transforms.commits import InputFile, parse_commit, printable
 from layerbeam.transforms.parts import FORMATS, folders_of, read_tables
 from layerbeam.transforms.parts.part_format import Output
-from layerbeam.transforms.parts.write import NOT_COPIED, Move, can_copy, copy_files, write_empty_part
+from layerbeam.transforms.parts.write import NOT_COPIED, Move, copy_files, write_empty_part
 from layerbeam.transforms.views import View
 
 # 64 bits of a hash for each: 8 MB. So many different ids share a hash once in 37 million runs.
@@ -204,7 +204,7 @@ class Finish(beam.PTransform):
         }
         self._delete_strays(path for path in catalog.strays() if path not in empty)
         _write(self.output, layout.MANIFEST, [json.dumps(manifest, indent=1).encode("ascii")])
-        self._end(is_complete=manifest["complete"], pruned=catalog.pruned)
+        self._end(is_complete=manifest["complete"], pruned=catalog.pruned())
         return manifest
 
     def _look(self, problems: Collection[InputFile]) -> tuple[Catalog, dict[str, str]]:
@@ -234,7 +234,7 @@ class Finish(beam.PTransform):
         copied = False
         for pack, found in itertools.groupby(catalog.packed(()), key=lambda one: one.pack):
             commit, paths = parse_commit(catalog.line(pack)), {one.file.path for one in found}
-            if commit is not None and can_copy(commit):
+            if commit is not None:
                 with contextlib.suppress(*NOT_COPIED):  # damaged: the rows are lost
                     moves = [Move(own, own) for own in commit.files if own.file.path in paths]
                     put_commit(self.output, copy_files(self.output, self.views, commit, moves))

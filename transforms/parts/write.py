@@ -100,8 +100,10 @@ class Move(NamedTuple):
 def copy_files(output: Output, views: Sequence[View], commit: Commit, moves: Sequence[Move]) -> Commit:
     """The commit of files whose rows are copied from the parts of another commit; nothing is encoded.
 
-    NOT_COPIED if a part cannot be read, or is not what was written.
+    NOT_COPIED if a part cannot be read, or is not what was written, or unless `can_copy`.
     """
+    if not can_copy(commit):
+        raise ValueError("two files of a pack have names that print alike")
     files = [move.target for move in moves]
     name, is_pack = name_of(files), len(commit.files) > 1
     parts = {}
