@@ -55,8 +55,8 @@ def print_summary(summary: RunSummary, *, speed: bool = True) -> None:
 
 def _print_work(console: Any, summary: RunSummary) -> None:
     """Print what the last attempt deleted, encoded, copied and kept, unless it encoded everything."""
-    pruned = summary.last_start.get("pruned", {"files": 0, "first": []})
-    if pruned["files"]:
+    pruned = summary.last_start.get("pruned")
+    if pruned and pruned["files"]:
         names = ", ".join(pruned["first"]) + (", ..." if pruned["files"] > len(pruned["first"]) else "")
         console.print_section("deleted", [f"the rows of {count_noun(pruned['files'], 'missing file')}: {names}"])
     now, counts = summary.last_start.get("counts", {}), summary.counts

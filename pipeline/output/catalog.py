@@ -106,9 +106,10 @@ GROUP BY path HAVING COUNT(first_line) = 0 OR SUM(expected <> first_line) > 0
 ORDER BY path
 """
 
-# Files whose rows a pack has that will not stay as it is.
+# Files whose rows a pack has that will not stay as it is, and their texts and tokens that no kept block has.
 _PACKED = """
-SELECT block, fingerprint, path, size, modified, version, is_read, texts, tokens FROM (
+SELECT block, fingerprint, path, size, modified, version, is_read,
+    texts * (block NOT IN (SELECT id FROM kept)), tokens * (block NOT IN (SELECT id FROM kept)) FROM (
     SELECT r.rowid AS range, block, fingerprint, path, size, modified, version, texts, tokens,
         path IN (SELECT path FROM read) AS is_read,
         ROW_NUMBER() OVER (PARTITION BY path ORDER BY path NOT IN (SELECT path FROM read)
@@ -169,7 +170,10 @@ class Source(NamedTuple):
 
 
 class PackedFile(NamedTuple):
-    """A file of a pack, the settings of the pack, and whether the file can be read."""
+    """A file of a pack, the settings of the pack, and whether the file can be read.
+
+    `texts`, `tokens`: of the file, unless the pack is kept.
+    """
 
     pack: int
     fingerprint: str
@@ -182,12 +186,12 @@ class PackedFile(NamedTuple):
 class Catalog(Scratch):
     """Load it, `judge`, then ask. OSError if the disk of temporary files is full.
 
-    `fingerprint`: of the run. `pruned`: files that are gone, and whose rows do not stay.
+    `fingerprint`: of the run.
     """
 
     def __init__(self, output_path: str) -> None:
         self._path = output_path
-        self.fingerprint, self.pruned = "", list[str]()
+        self.fingerprint = ""
         super().__init__(_TABLES)
 
     def _paths(self, query: str) -> list[str]:
@@ -234,9 +238,13 @@ class Catalog(Scratch):
         self._change("INSERT INTO parts VALUES (?, ?, ?, ?)", parts)
 
     def judge(self, fingerprint: str = "", *, pruned: Iterable[str] = (), tables_of: int = 0) -> None:
-        """Decide which blocks are kept. `tables_of`: the attempt whose tables of word types count."""
-        self.fingerprint, self.pruned = fingerprint, list(pruned)
-        self._change("INSERT INTO pruned VALUES (?)", ((_key(path),) for path in self.pruned))
+        """Decide which blocks are kept.
+
+        `pruned`: files that are gone, and whose rows do not stay. `tables_of`: the attempt whose tables of word types
+        count.
+        """
+        self.fingerprint = fingerprint
+        self._change("INSERT INTO pruned VALUES (?)", ((_key(path),) for path in pruned))
         values = {"fingerprint": fingerprint, "tables_of": tables_of}
         self._run_script(_JUDGED, values)
         self._drop_overlapping()
@@ -337,6 +345,10 @@ class Catalog(Scratch):
     def versions(self) -> set[tuple[str, str]]:
         """(path, version) of all files of which a block is recorded."""
         return {(_path(path), version) for path, version in self._run("SELECT DISTINCT path, version FROM ranges")}
+
+    def pruned(self) -> list[str]:
+        """The files that are gone, and whose rows do not stay."""
+        return self._paths("SELECT path FROM pruned ORDER BY 1")
 
     def gone(self) -> list[str]:
         """Files of earlier runs that are no input any more."""

@@ -410,9 +410,7 @@ def begin_work(job: Job, number: int, work: PendingWork) -> None:
     items = list(join_small_files(work.to_read, job.limits, job.records))
     items += [dataclasses.replace(item, copied_from=catalog.offset(pack)) for pack, item in work.copies]
     with storage.write_atomically(storage.join(output_path, layout.work_path(number))) as file:
-        _write_line(file, {"known": known})
-        for path in catalog.pruned:
-            _write_line(file, {"pruned": path})
+        _write_line(file, {"pruned": work.pruned, "known": known})
         for one in [*work.files, *work.skipped]:
             _write_line(file, {"input": one.to_json(), "max_records": work.limited.get(one.path)})
         for item in items:
@@ -442,11 +440,13 @@ class WorkList:
 
     def fill(self, catalog: Catalog) -> list[str]:
         """Add the input files to a catalog; returns the files that are gone, and whose rows go."""
-        for batch in storage.in_batches(line for line in self._lines() if "input" in line):
+        lines = self._lines()
+        pruned: list[str] = next(lines)["pruned"]
+        for batch in storage.in_batches(line for line in lines if "input" in line):
             files = [InputFile(**line["input"]) for line in batch]
             limited = zip(files, batch, strict=True)
             catalog.add_files(files, {file.path: line["max_records"] for file, line in limited})
-        return [line["pruned"] for line in self._lines() if "pruned" in line]
+        return pruned
 
     def items(self) -> Iterator[FileToRead]:
         """What is to be read or copied."""

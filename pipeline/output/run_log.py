@@ -142,8 +142,9 @@ class RunLog:
         now = load_run(self.output_path, self.number)
         if now is not None and now["state"] == "superseded":
             raise BusyError(f"{self.output_path}: a newer run is active in this folder, and completes it")
-        if now is not None:
-            self.record["pruned"] = now.get("pruned", {"files": 0, "first": []})
+        pruned = None if now is None else now.get("pruned")
+        if pruned is not None:
+            self.record["pruned"] = pruned
         try:
             found = result.metrics().query()
         except Exception:  # some runners have no metrics
