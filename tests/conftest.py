@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import importlib.metadata
 import importlib.util
 import os
@@ -45,12 +44,6 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     hypothesis.settings.register_profile("layerbeam", derandomize=not config.getoption("soak"), deadline=None)
     hypothesis.settings.load_profile("layerbeam")
-
-
-def pytest_collection_finish() -> None:
-    """The garbage collector does not look at the modules of Beam and of the tests again."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

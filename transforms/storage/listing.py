@@ -17,8 +17,6 @@ from layerbeam.transforms.storage import hf_store, stores
 
 # Object stores answer slowly, and many at once.
 FILES_AT_ONCE = 32
-
-
 _UNLISTED = "cannot be listed"
 
 
