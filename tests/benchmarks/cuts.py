@@ -1,4 +1,5 @@
-"""Where blocks of a large file end, what an edit costs, and the time and memory of finding it out.
+"""Where blocks of a large file end, what an edit costs, the time and memory of finding it out, and the same for files
+of equal or short lines.
 
     python tests/benchmarks/cuts.py [--megabytes 100] [--edits 60]
 
@@ -14,6 +15,7 @@ import random
 import resource
 import tempfile
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +53,29 @@ def hashes_of(path: Path, limits: BlockLimits) -> dict[str, int]:
     return {own.sha256: 2 * own.num_lines + own.num_bytes // 4 for own, _ in found}
 
 
+def print_speeds(folder: Path, megabytes: int) -> None:
+    """The speed of finding the blocks, by content. Lines are candidates for the end of a block, or none is."""
+    log = [b"2026-11-27 12:00:01 INFO service %d started\n" % number for number in range(1 << 16)]
+    log.sort(key=zlib.crc32)
+    contents = {
+        "blank lines": [b"\n"],
+        "lines of one byte": [b"%d\n" % digit for digit in range(10)],
+        "numbers": [b"%d\n" % number for number in range(1000)],
+        "equal lines, no candidates": log[-1:],
+        "equal lines, all candidates": log[:1],
+        "candidates, then none": log[:1] * 2000 + log[-1:] * 2000,
+        "lines of 30 MB": [b"x" * (30 << 20) + b"\n"],
+    }
+    for name, lines in contents.items():
+        path = folder / "content.txt"
+        repeated = b"".join(lines)
+        path.write_bytes(b"the bank\n" + repeated * max((megabytes << 20) // len(repeated), 1))
+        start = time.process_time()
+        slices = slices_of(path, BlockLimits())
+        speed = path.stat().st_size / 1e6 / (time.process_time() - start)
+        print(f"{name}: {speed:,.0f} MB/s on one core, {len(slices):,} blocks")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=100)
@@ -84,6 +109,7 @@ def main() -> None:
             costs.append(sum(tokens for sha256, tokens in blocks if sha256 not in known))
         mean, largest = np.mean(costs), max(costs)
         print(f"tokens of the blocks that an edit changes: mean {mean:,.0f}, largest {largest:,} ({given.edits} edits)")
+        print_speeds(Path(folder), given.megabytes)
 
 
 if __name__ == "__main__":

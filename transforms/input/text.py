@@ -12,7 +12,6 @@ the block of the paragraph before them; those before a file's first paragraph to
 from __future__ import annotations
 
 import hashlib
-import itertools
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
@@ -27,7 +26,7 @@ from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import BoolArray, Int64Array, Slice, TextBlock
 from layerbeam.transforms.commits import FileRange, InputFile
 from layerbeam.transforms.input.content import HEAD_BYTES, UTF8_MARK, refuse_other_content, refusing_other_content
-from layerbeam.transforms.input.cuts import ALONE, RankedRecords, records_in_block, sizes_and_ranks
+from layerbeam.transforms.input.cuts import ALONE, RankedRecords, checksums, records_in_block, sizes_and_ranks
 from layerbeam.transforms.input.input_format import InputFormat
 from layerbeam.transforms.input.records import (
     REJECTED_BYTES,
@@ -120,18 +119,17 @@ def _rank(
     begun, crc = None, 0  # of the record that has not ended: its place, and the checksum of what was read of it
     for data, places, lines in runs:
         at = int(places[0]) if at is None else at
-        bounds = (places - at).tolist()
+        bounds = places - at
         at += len(data)
-        hashes = list[int]()
         with memoryview(data) as view:
+            hashes = checksums(view, bounds)
             if begun is not None:
-                crc = zlib.crc32(view[: bounds[0] if bounds else None], crc)
-                hashes += [crc] * bool(bounds)
-            hashes += [zlib.crc32(view[start:end]) for start, end in itertools.pairwise(bounds)]
-            if bounds:
+                crc = zlib.crc32(view[: bounds[0] if len(bounds) else None], crc)
+                hashes = np.append(np.full(min(len(bounds), 1), crc), hashes)
+            if len(bounds):
                 crc = zlib.crc32(view[bounds[-1] :])
         lengths = np.diff(places if begun is None else np.append(begun, places))
-        begun = int(places[-1]) if bounds else begun
+        begun = int(places[-1]) if len(bounds) else begun
         sizes, ranks = sizes_and_ranks(lengths, hashes, limits, record_format.max_record_bytes)
         yield data, RankedRecords(places, lines, sizes, ranks)
 

@@ -13,7 +13,7 @@ from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Slice
 from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.input import FORMATS
-from layerbeam.transforms.input.cuts import Candidates, cut, find_candidates, first_block
+from layerbeam.transforms.input.cuts import BlockReader, Candidates, RankedRecords, cut, find_candidates
 from layerbeam.transforms.input.records import filled_share
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
 
@@ -220,11 +220,11 @@ def _cut(
 ) -> list[tuple[int, int | None, int]]:
     """The pieces of a file that was scanned in ranges. OSError if it cannot be read."""
 
-    def read_block(place: int, line: int) -> tuple[int, int, int]:
-        slice_ = Slice(file, place, file.size, line)
-        return first_block(FORMATS[record_format.format].ranked(slice_, limits, record_format), limits)
+    def open_records(first_byte: int, end_byte: int, line: int) -> Iterator[RankedRecords]:
+        slice_ = Slice(file, first_byte, end_byte, line)
+        return FORMATS[record_format.format].ranked(slice_, limits, record_format)
 
-    return list(cut(candidates, read_block))
+    return list(cut(candidates, BlockReader(open_records, limits)))
 
 
 def share_slice(

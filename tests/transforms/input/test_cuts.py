@@ -14,6 +14,7 @@ from corpora import chunks_of, read_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import TextBlock
 from layerbeam.transforms.settings import BlockLimits
 
@@ -131,6 +132,40 @@ def test_equal_lines_fill_their_blocks(folder, line):
     limits = BlockLimits(2_000, 1 << 30, 1 << 30, 128, edit_tokens=1 << 30)
     blocks = cut(folder / "a.txt", line * 2_500, limits, slice_bytes=1234)
     assert {len(content) for content, *_ in blocks[:-1]} == {-(-2_000 // len(line)) * len(line)}
+
+
+BLANK, HIGH = b"\n", b"same line\n"
+LOW = next(line for line in (b"line %d\n" % number for number in range(10_000)) if zlib.crc32(line) < 1 << 22)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [b"the bank\n", *[BLANK] * 60_000],
+        [LOW] * 20_000,
+        ([LOW] * 700 + [HIGH] * 1_300) * 12,  # ranges with too many candidates, and blocks without one
+        ([HIGH] * 520 + [LOW]) * 30,
+        [b"%d\n" % (number % 977) for number in range(40_000)],
+        [b"x" * 99 + b"\n", *[HIGH] * 3_000] * 5,  # a record that is alone
+    ],
+    ids=["blank", "all candidates", "some ranges", "every other block", "numbers", "long"],
+)
+def test_any_content_is_cut_in_a_few_passes(folder, monkeypatch, lines):
+    data, limits = b"".join(lines), BlockLimits(1 << 30, 1 << 30, 1_000, 128)
+    read = storage.read_chunks
+    num_bytes = 0
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal num_bytes
+        for chunk in read(*arguments):
+            num_bytes += len(chunk)
+            yield chunk
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "read_chunks", counted)
+        blocks = cut(folder / "a.txt", data, limits, slice_bytes=9_999, max_record_bytes=90)
+    assert [content for content, *_ in blocks] == blocks_of(lines, limits, 90)
+    assert num_bytes < 5 * len(data)
 
 
 def test_a_block_has_as_many_tokens_as_an_edit_may_cost(folder):
