@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib.metadata
 import importlib.util
 import os
@@ -54,6 +55,14 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def versions_once() -> Iterator[None]:
+    """Runs in one process look up the versions of packages once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(importlib.metadata, "version", functools.cache(importlib.metadata.version))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def networks_once() -> Iterator[None]:
     """Runs in one process share networks in float32: TensorFlow's tracing is a quarter of a small run's time."""
     load = open_encoder._load_network
@@ -67,7 +76,7 @@ def networks_once() -> Iterator[None]:
         key = here.fingerprint, architecture, tuple(layers), pooler, here.special.pad, here.has_segments, has_kernels
         network = known.pop(key, None) or load(here, architecture, layers, pooler, dtype, *rest)
         known[key] = network  # now the last one
-        if len(known) > 8:
+        if len(known) > 32:
             del known[next(iter(known))]
         return copy.copy(network)  # each has Dense modules of its own
 
