@@ -143,7 +143,8 @@ class EmbedAcrossBundles(_Embedding):
         waiting.add(((key, text), timestamp, pane))
         tokens.write(total)
         if total >= self._tokens_at_once:
-            yield from self.flush(window, waiting, tokens, delay)
+            delay.clear()  # not in `flush`: Prism hangs if a timer is cleared while it fires
+            yield from self.flush(window, waiting, tokens)
 
     @userstate.on_timer(DELAY)
     @userstate.on_timer(END)
@@ -152,13 +153,11 @@ class EmbedAcrossBundles(_Embedding):
         window: Any = beam.DoFn.WindowParam,
         waiting: Any = beam.DoFn.StateParam(WAITING),
         tokens: Any = beam.DoFn.StateParam(TOKENS),
-        delay: Any = beam.DoFn.TimerParam(DELAY),
     ) -> Iterator[Any]:
         """Encode what waits in this window."""
         some = [(pair, timestamp, window, pane) for pair, timestamp, pane in waiting.read()]
         waiting.clear()
         tokens.clear()
-        delay.clear()
         if some:
             yield from self._embed(some)
 
