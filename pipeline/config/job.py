@@ -233,6 +233,7 @@ def _make_job(config: Config, job: EmbedJob) -> Job:
     identity = _identify(config, job)
     settings = dataclasses.asdict(config)
     del settings["output"]["path"]  # equal runs into two folders are equal
+    del settings["beam"]  # where it ran, perhaps with keys of stores
     run_identity = identify_run(identity, job.encoder.describe(), settings, job.versions)
     output = Output(config.output.path, run_identity["fingerprint"], config.output.byte_stream_split)
     return Job(config, job.encoder, job.views, job.versions, run_identity, output, _block_limits(config, job))

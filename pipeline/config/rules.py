@@ -9,6 +9,7 @@ from typing import Any
 
 from layerbeam.pipeline.config.schema import Config, EmbedConfig, EncoderConfig, InputConfig, default_of, fields_of
 from layerbeam.transforms import layout
+from layerbeam.transforms.addresses import find_secret
 from layerbeam.transforms.views import COLUMNS, ViewSettings
 
 # Columns that no kept field may be called like, at any level and in any file format.
@@ -19,6 +20,7 @@ _LAYER_COLUMN = re.compile(r"(layer_\d+|embedding|pooled_output)(_std)?(_scale)?
 def find_contradictions(config: EmbedConfig, settings: Mapping[str, Any]) -> Iterator[str]:
     """What breaks a rule in a configuration. `settings`: the plain values, which tell what was set explicitly."""
     known: Collection[str] = ()
+    yield from _secrets(config)
     if isinstance(config, Config):
         known = config.input.keep_fields
         yield from (f"input.{mistake}" for mistake in find_in_input(config.input, config.encoder))
@@ -35,6 +37,15 @@ def find_contradictions(config: EmbedConfig, settings: Mapping[str, Any]) -> Ite
     if config.encoder.context != "text":
         unit = config.input.unit if isinstance(config, Config) else "record"
         yield from _in_context(config, settings, unit)
+
+
+def _secrets(config: EmbedConfig) -> Iterator[str]:
+    """Addresses with a secret, without it."""
+    given = {"encoder.handle": [config.encoder.handle], "encoder.adapter": [config.encoder.adapter or ""]}
+    if isinstance(config, Config):
+        given |= {"input.files": config.input.files, "output.path": [config.output.path]}
+    for setting, addresses in given.items():
+        yield from (f"{setting}: {mistake}" for mistake in map(find_secret, addresses) if mistake)
 
 
 def _misplaced(section: InputConfig | ViewSettings, by: str, given: Collection[str]) -> Iterator[str]:

@@ -190,6 +190,19 @@ def test_encodings_by_the_name_of_the_codec(given, name):
     assert load.check(settings, source="c.yaml").input.encoding == name
 
 
+@pytest.mark.parametrize(
+    ("section", "setting"), [("encoder", "handle"), ("encoder", "adapter"), ("input", "files"), ("output", "path")]
+)
+@pytest.mark.parametrize("address", ["s3://me:hidden42@bucket/a", "az://bucket/a?sp=r&sig=hidden42"])
+def test_secrets_in_addresses_are_refused_and_not_shown(section, setting, address):
+    settings = yaml.safe_load(MINIMAL)
+    settings.setdefault(section, {})[setting] = address
+    with pytest.raises(UsageError) as error:
+        load.check(settings, source="c.yaml")
+    assert str(error.value).startswith(f"c.yaml: {section}.{setting}: {address[:5]}")
+    assert "hidden42" not in str(error.value)
+
+
 def test_no_kept_field_may_have_the_name_of_a_column():
     from layerbeam.transforms.views import COLUMNS
 

@@ -150,3 +150,14 @@ def test_kept_fields_are_in_every_format(workplace):
     assert [text["weight"] for text in got] == [np.float32(0.1), np.float32(0.1), 0, -2.5]
     assert [text["good"] for text in got] == [1, 1, 0, 0]
     assert [text["sentence"] for text in got] == [0, 1, 0, 0]
+
+
+def test_options_of_beam_are_recorded_nowhere(workplace):
+    """They may be keys of stores."""
+    workplace.write("corpus/a.txt", "the bank\n")
+    workplace.configure(beam={"s3_secret_access_key": "hidden42"})
+    workplace.drive()
+    files = [path for path in workplace.folder.joinpath("out").rglob("*") if path.is_file()]
+    assert workplace.folder / "out/_runs/1.json" in files
+    assert not any(b"hidden42" in path.read_bytes() for path in files)
+    workplace.verify()

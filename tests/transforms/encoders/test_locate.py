@@ -17,7 +17,7 @@ from repository import DATA
 from weights import refused
 
 from layerbeam.pipeline.cli.main import main
-from layerbeam.transforms.encoders import open_encoder
+from layerbeam.transforms.encoders import EncoderError, open_encoder
 from layerbeam.transforms.encoders.fetch.locate import locate
 
 # tensorflow_hub leaves the connections open that its errors came from.
@@ -99,6 +99,28 @@ def test_scheme_in_capitals(server, model):
     for path in ("/model", "/e.zip"):
         handle = server.address.replace("http", "HTTP") + path
         assert open_encoder(handle).handle == handle
+
+
+@pytest.mark.parametrize(
+    ("handle", "shown"),
+    [
+        (
+            "https://h/m.zip?X-Amz-Signature=hidden42",
+            "https://h/m.zip: the address has `X-Amz-Signature`, a secret, which",
+        ),
+        (
+            "https://h/m?sv=2024&sig=hidden42#part",
+            "https://h/m: the address has `sig`, a secret, which the output would",
+        ),
+        ("HTTPS://me:hidden42@h/m.zip", "HTTPS://h/m.zip: the address has a password, which the output would name;"),
+    ],
+)
+def test_an_address_with_a_secret_is_refused_without_it(handle, shown):
+    with pytest.raises(EncoderError) as error:
+        open_encoder(handle)
+    assert str(error.value).startswith(shown)
+    assert str(error.value).endswith("download the file and give its path")
+    assert "hidden42" not in str(error.value)
 
 
 def test_address_that_is_none():

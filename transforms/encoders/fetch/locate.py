@@ -22,6 +22,7 @@ import warnings
 from pathlib import Path
 
 from layerbeam.transforms import storage
+from layerbeam.transforms.addresses import find_secret
 from layerbeam.transforms.encoders.config_file import EncoderError
 from layerbeam.transforms.encoders.fetch import archives
 from layerbeam.transforms.encoders.fetch.cache import (
@@ -59,6 +60,8 @@ def locate(handle: str) -> LocalFolder:
     """The folder behind a handle, fetched if it is not local. EncoderError if there is none."""
     if not handle.strip():
         raise EncoderError(f"{handle}: the handle is empty; {SUPPORTED}")
+    if secret := find_secret(handle):
+        raise EncoderError(secret)
     if handle == "minilm":
         return _minilm()
     if handle.startswith("hf://"):
