@@ -12,8 +12,8 @@ _PARAMETER = re.compile(r"[?&#]([^=&#/]*(?:sig|token|key|secret|passw|credential
 def find_secret(address: str) -> str | None:
     """The address without its secret, and what to do; None if it has no secret.
 
-    >>> find_secret("https://name:word@host/model.zip")
-    'https://host/model.zip: the address has a password, which the output would name; download the file and give its path'
+    >>> find_secret("https://name:word@host/m.zip")
+    'https://host/m.zip: the address has a password, which the output would name; download the file and give its path'
     >>> find_secret("s3://bucket/2026-*.txt"), find_secret("https://host/model.zip?download=1")
     (None, None)
     """

@@ -259,7 +259,7 @@ def _read_slice(
         first, end = block.files[0].first_byte, block.files[-1].end_byte
         if not ((done[:, 0] <= first) & (end <= done[:, 1])).any():
             blocks.append(block)
-            read += end - first
+            read += max(end - first, block.texts.nbytes)  # a dictionary of Parquet holds much text in few bytes
         if read >= most:
             return blocks, _scale(work, slice_, blocks, end), skipped
     return blocks, 1.0, skipped

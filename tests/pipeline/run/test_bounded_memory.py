@@ -12,6 +12,9 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 from workplace import Workplace
@@ -75,6 +78,13 @@ def test_plan_of_a_file_of_64_gigabytes(workplace, plain_peak):
     workplace.configure(views={"texts": {"level": "text", "layers": [-1]}})
     path = workplace.write("corpus/a.txt", LOG * 1000)
     os.truncate(path, 1 << 36)  # zeros at the end, which take no disk
+    assert peak_of(workplace, "plan") < plain_peak + LIMIT
+
+
+def test_plan_of_a_parquet_file_that_has_one_text_thousands_of_times(workplace, plain_peak):
+    text = pa.DictionaryArray.from_arrays(np.zeros(2000, np.int32), [LOG.decode() * 16_000])
+    pq.write_table(pa.table({"text": text}), workplace.folder / "a.parquet")
+    workplace.configure(input={"files": "a.parquet"}, views={"texts": {"level": "text", "layers": [-1]}})
     assert peak_of(workplace, "plan") < plain_peak + LIMIT
 
 
