@@ -1,4 +1,4 @@
-"""The progress of a run or a check: a bar at a terminal, a line every half minute elsewhere.
+"""The progress of a run or a check: a bar at a terminal; elsewhere a line after ten seconds, then every half minute.
 
 Beam's metrics come at the end only. So progress comes from the commits of this run, which worker processes also write,
 and from the tokens that this process has encoded. The total is the estimate that the run prints at its start.
@@ -23,6 +23,7 @@ from layerbeam.transforms.layout import COMMITS
 
 POLL_INTERVAL_SECONDS = 0.5
 LOG_INTERVAL_SECONDS = 30.0
+FIRST_LOG_SECONDS = 10.0
 _RATE_SECONDS = 30.0
 # Commits of a job are counted at most so often, and listing them takes at most this share of the time.
 _JOB_POLL_SECONDS, _LISTING_SHARE = 10.0, 0.05
@@ -208,7 +209,7 @@ def show_progress(progress: Progress | JobProgress | Steps, *, stream: TextIO, p
 def _keep_showing(progress: Progress | JobProgress | Steps, stream: TextIO, bar: Any, ended: threading.Event) -> None:
     total = None if progress.fraction is None else 1.0
     task = bar.add_task("", total=total, status="") if bar is not None else None
-    logged = time.monotonic()
+    logged = time.monotonic() - max(LOG_INTERVAL_SECONDS - FIRST_LOG_SECONDS, 0.0)
     while not ended.wait(POLL_INTERVAL_SECONDS):
         with contextlib.suppress(OSError):  # the folder cannot be read now
             progress.update()

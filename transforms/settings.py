@@ -80,6 +80,7 @@ Language = Literal[
 ]  # fmt: skip
 _DELIMITED = ("csv", "tsv")
 _FIELDS = ("jsonl", "parquet", *_DELIMITED)
+_PACK_BLOCKS = 4
 
 
 def _check_character(given: str | None) -> str | None:
@@ -184,6 +185,12 @@ class BlockLimits:
     sentence_bytes: int | None = None
     joins_files: bool = False
     edit_tokens: int = 1 << 14
+
+    @property
+    def of_packs(self) -> BlockLimits:
+        """The limits of blocks of small files: four times the tokens, as an edit of one file costs that file only."""
+        tokens = min(self.token_rows, _PACK_BLOCKS * self.edit_tokens)
+        return dataclasses.replace(self, token_rows=tokens, edit_tokens=tokens)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -133,6 +133,16 @@ def test_lines_without_a_terminal(tmp_path):
     assert stream.getvalue().splitlines()[-1].startswith("50%: ")
 
 
+def test_the_first_line_comes_soon(monkeypatch):
+    monkeypatch.setattr(progress_module, "LOG_INTERVAL_SECONDS", 1e9)
+    monkeypatch.setattr(progress_module, "FIRST_LOG_SECONDS", 0.0)
+    stream = io.StringIO()
+    with show_progress(Steps("text", 8, done=3), stream=stream):
+        while not stream.getvalue():
+            pass
+    assert stream.getvalue() == "38%: 3 of 8 texts\n"
+
+
 def test_a_closed_stream_does_not_end_the_run(tmp_path):
     stream = io.StringIO()
     with show_progress(Progress(str(tmp_path), total_tokens=1), stream=stream):

@@ -81,8 +81,7 @@ def _read_pack(
         with contextlib.suppress(*NOT_COPIED):
             yield committed.copy_pack(slice_.known, slice_.copied_from, files)
             return
-    # The rest of a pack is copied after an edit of one file, so its size does not matter.
-    limits = dataclasses.replace(limits, edit_tokens=limits.token_rows) if slice_.others else limits
+    limits = limits.of_packs if slice_.others else limits
     together = hash_paths(file.path for file in files) if slice_.others else None
     waiting: list[tuple[FileRange, Any]] = []
     # By the place of the commit: two commits may have one name, of a pack whose files have all changed.

@@ -75,7 +75,7 @@ def join_small_files(
         if work.others:
             yield work
             continue
-        share = _expected_blocks(work.file, work.file.size, limits, record_format)
+        share = _expected_blocks(work.file, work.file.size, limits.of_packs, record_format)
         is_whole = FORMATS[record_format.format].joins_files and work.max_records is None and work.file.size
         if not (limits.joins_files and is_whole and share <= _SMALL):
             yield work

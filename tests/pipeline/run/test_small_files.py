@@ -445,3 +445,15 @@ def test_what_is_left_of_files_is_put_together_as_before():
     assert max(map(len, together)) > 20
     left = [some for number, some in enumerate(together) if number % 3]
     assert sizes_together([size for some in left for size in some]) == left
+
+
+def test_a_pack_has_as_many_tokens_as_four_blocks(workplace):
+    """So a kill costs little, also of a view with few bytes for each text."""
+    text = b"the old bank of the river\n" * 170
+    workplace.prepare({f"{number:03}.txt": text for number in range(100)}, views={"texts": VIEWS["texts"]})
+    workplace.drive(arithmetic=True)
+    blocks = [json.loads(line) for line in (workplace.folder / "out/parts.jsonl").read_bytes().splitlines()]
+    tokens = [sum(file["counts"]["tokens"] for file in block["files"]) for block in blocks]
+    assert sum(tokens) == 100 * 170 * 6
+    assert len(tokens) == 2
+    assert max(tokens) < 1 << 16
