@@ -68,7 +68,8 @@ class FileRange(_Exact):
 
     `first_byte` and `end_byte` count decompressed bytes (for Parquet see `transforms/input/parquet.py`, also for the
     hash); its lines (Parquet: rows) are [first_line, first_line + num_lines). `is_last`: no further block of the file
-    follows. `counts`: of its records, once they are written, by the names in `transforms/metrics.py`.
+    follows. `counts`: of its records, once they are written, by the names in `transforms/metrics.py`. `texts`: of
+    records with fields, a hash of what is encoded of them, and of their lines; empty if a record is rejected.
     """
 
     file: InputFile
@@ -79,10 +80,12 @@ class FileRange(_Exact):
     sha256: str
     is_last: StrictBool = False
     counts: Mapping[str, StrictInt] = dataclasses.field(default_factory=dict)
+    texts: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for JSON. (`dataclasses.asdict` copies, which takes longer than all the rest.)"""
-        return vars(self) | {"file": self.file.to_json(), "counts": dict(self.counts)}
+        values = vars(self) | {"file": self.file.to_json(), "counts": dict(self.counts)}
+        return values if self.texts else {name: value for name, value in values.items() if name != "texts"}
 
     @property
     def content(self) -> tuple[str, int, int, int, str]:

@@ -1,7 +1,8 @@
-"""What the folder has from earlier runs, found by the hash of a block's bytes: one file, written before a run's work.
+"""What the folder has from earlier runs, found by the hash of a block's bytes or texts: a file, written before a run.
 
 The file is the number of its records, the records, then the lines of commits. A record stands for what a commit holds
-of one file: 24 bytes, which a process reads once (24 MB for a million blocks). A commit is read when it is asked for.
+of one file: 24 bytes, which a process reads once (24 MB for a million blocks); with fields, there is a second one for
+its texts. A commit is read when it is asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Int64Array
 from layerbeam.transforms.commits import Commit, FileRange, parse_commit
 
-# `content` and `place`: what `keys_of` gives, ascending. `offset`: of the commit's line, behind the records.
+# `content`, `place`: what `keys_of` gives, or `texts_key` as content, ascending. `offset`: of the commit's line, behind
+# the records.
 _RECORD = np.dtype([("content", "<i8"), ("place", "<i8"), ("offset", "<i8")])
 _COUNT_BYTES = 8
 # What a store is asked for; the line of a pack may be longer.
@@ -31,6 +33,11 @@ def keys_of(own: FileRange) -> tuple[int, int]:
     """64 bits that stand for the bytes, and 64 for their place."""
     place = f"{own.first_byte}\0{own.file.path}"
     return _as_int(own.sha256), _as_int(place)
+
+
+def texts_key(own: FileRange) -> int | None:
+    """64 bits that stand for the texts, as `keys_of` has for the bytes; None if the texts are not known."""
+    return _as_int(own.texts) if own.texts else None
 
 
 def _as_int(text: str) -> int:
@@ -94,15 +101,24 @@ class KnownBlocks:
 
     def find(self, own: FileRange) -> Iterator[Known]:
         """What commits hold of the same bytes: those of the same place first, then a few others."""
-        records, (content, place) = _load_records(self.path), keys_of(own)
+        content, place = keys_of(own)
+        return (known for known in self._find(content, place) if known.own.sha256 == own.sha256)
+
+    def find_texts(self, own: FileRange) -> Iterator[Known]:
+        """As `find`, what they hold of the same texts."""
+        texts = texts_key(own)
+        found = iter(()) if texts is None else self._find(texts, keys_of(own)[1])
+        return (known for known in found if known.own.texts == own.texts)
+
+    def _find(self, content: int, place: int) -> Iterator[Known]:
+        records = _load_records(self.path)
         first, end = (int(np.searchsorted(records.content, content, side)) for side in ("left", "right"))
         places, offsets = records.place[first:end], records.offset[first:end]
         here, behind = (int(np.searchsorted(places, place, side)) for side in ("left", "right"))
         moved = [*offsets[:here][:_MOST_MOVED], *offsets[behind:][:_MOST_MOVED]][:_MOST_MOVED]
         for offset in dict.fromkeys(map(int, [*offsets[here:behind], *moved])):
             if (commit := self.commit(offset)) is not None:
-                same = (known for known in commit.files if known.sha256 == own.sha256)
-                yield from (Known(offset, commit, known) for known in same)
+                yield from (Known(offset, commit, known) for known in commit.files)
 
     def commit(self, offset: int) -> Commit | None:
         """The commit at this offset; None if it is damaged."""

@@ -155,6 +155,10 @@ class RecordFormat(Settings):
         return self.format in _DELIMITED
 
     @property
+    def has_fields(self) -> bool:
+        return self.format in _FIELDS
+
+    @property
     def fields_read(self) -> list[tuple[str, str]]:
         """(name, type) of each field that is read: text, pair, id (its type is `id`) and kept fields."""
         text, pair, id_ = (self.text_field, "string"), (self.pair_field, "string"), (self.id_field, "id")

@@ -227,6 +227,11 @@ class View(ViewSettings):
         return min(self.truncate_dim or self.full_width, self.full_width)
 
 
+def has_sums_by_field(views: Iterable[View]) -> bool:
+    """Whether a view has sums of words for each value of a field: then rows depend on more than texts and places."""
+    return any(view.aggregates and view.group_by for view in views)
+
+
 def needed_layers(views: Iterable[View]) -> tuple[int, ...]:
     """The layers that any of the views reads, ascending."""
     return tuple(sorted({layer for view in views for layer in view.layers}))

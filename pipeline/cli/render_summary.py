@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -68,7 +69,7 @@ def _print_work(console: Any, summary: RunSummary) -> None:
     if not now or (kept[0] <= 0 and not copied[0]):
         return
     blocks = count_noun(now.get(metrics.BLOCKS_COPIED, 0), "block")
-    where = f" in {blocks}, whose bytes were at other lines or in other files"
+    where = f" in {blocks}, which had other lines, files or fields"
     for heading, (texts, tokens), more in (("encoded", encoded, ""), ("copied", copied, where), ("kept", kept, "")):
         if texts > 0:
             console.print_section(heading, [f"{count_noun(texts, 'text')} ({count_noun(tokens, 'token')}){more}"])
@@ -104,7 +105,7 @@ def _speed(attempt: Mapping[str, Any]) -> list[str]:
 
 
 def print_next(summary: RunSummary) -> None:
-    """Print where to look next: a file or a command, and its purpose."""
+    """Print where to look next: a file or a command, and its purpose. In a log, only what has to be done."""
     path, command = summary.path, command_name()
     steps = []
     if summary.state == "incomplete":
@@ -114,13 +115,15 @@ def print_next(summary: RunSummary) -> None:
         steps.append(("the same command again", purpose))
     if summary.rejects:
         steps.append((storage.join(path, REJECTS), "each rejected record: file, line, reason and bytes"))
-    steps.append((f"{command} report {shlex.quote(path)}", "a page: lengths, layers, neighbours, words (--word W)"))
-    if summary.state == "complete":
+    if sys.stdout.isatty():
+        report = f"{command} report {shlex.quote(path)}"
+        steps.append((report, "a page: lengths, layers, neighbours, words (--word W)"))
+    if sys.stdout.isatty() and summary.state == "complete":
         verify = f"{command} verify {shlex.quote(path)}"
         steps.append((verify, "check a sample of rows against an independent NumPy implementation"))
         if any(view["format"] == "parquet" for view in summary.views.values()):
             steps.append((f"layerbeam.open_run({path!r})", "the rows in Python, as Arrow, NumPy or tf.data"))
-    width = max(len(step) for step, _ in steps)
+    width = max((len(step) for step, _ in steps), default=0)
     plain_console(soft_wrap=True).print_section("next", (f"{step:{width}}  {purpose}" for step, purpose in steps))
 
 

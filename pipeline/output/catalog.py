@@ -23,7 +23,7 @@ from layerbeam.pipeline.output.commits import load_damaged, recorded
 from layerbeam.pipeline.output.scratch import Scratch
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import Commit, FileRange, InputFile, hash_paths, in_index, printable
-from layerbeam.transforms.known import keys_of
+from layerbeam.transforms.known import keys_of, texts_key
 from layerbeam.transforms.parts import is_part_file, is_table_file
 
 _TABLES = """
@@ -36,7 +36,7 @@ CREATE INDEX blocks_of_name ON blocks(name);
 CREATE TABLE ranges(                                  -- what blocks hold of files
     block INT, path BLOB, size INT, modified REAL, version TEXT,
     first_line INT, end_line INT, first_byte INT, end_byte INT, is_last INT, records INT, texts INT, tokens INT,
-    content_key INT, place_key INT);                  -- of `keys_of`
+    content_key INT, place_key INT, texts_key INT);   -- of `keys_of`, `texts_key`
 CREATE TABLE parts(block INT, view TEXT, path TEXT, bytes INT);
 CREATE TABLE damaged(path TEXT PRIMARY KEY) WITHOUT ROWID;  -- as `verify --checksums` found
 CREATE TABLE pruned(path BLOB PRIMARY KEY) WITHOUT ROWID;  -- files that are gone, and whose rows go
@@ -130,6 +130,13 @@ INSERT INTO known SELECT id, SUM(LENGTH(line) + 1) OVER (
     ORDER BY name, id ROWS UNBOUNDED PRECEDING) - LENGTH(line) - 1 FROM sound JOIN blocks USING (id)
 """
 
+_RECORDS = """
+WITH keys AS (SELECT content_key AS key, place_key, block FROM ranges
+    UNION ALL SELECT texts_key, place_key, block FROM ranges WHERE texts_key IS NOT NULL)
+SELECT key, place_key, offset FROM keys JOIN known USING (block) JOIN blocks ON id = block
+ORDER BY key, place_key, attempt DESC, id DESC
+"""
+
 # Lines whose rows the index of an earlier run lists and that are not kept, and those that are new, by view.
 _EVENTS = """
 WITH of_views AS (SELECT id, path, first_line, end_line, content_key, view
@@ -143,13 +150,13 @@ SELECT 0, * FROM (SELECT * FROM went EXCEPT SELECT * FROM came)
 UNION ALL SELECT 1, * FROM (SELECT * FROM came EXCEPT SELECT * FROM went) ORDER BY 2, 3, 1, 4, 5, 6
 """
 
-# The rows of the same bytes under the run's settings; those of the same place first.
+# The rows of the same bytes, or texts, under the run's settings; those of the same place first.
 _SOURCE = """
 SELECT path, first_line, first_byte, texts, tokens,
     (SELECT COALESCE(SUM(bytes), 0) FROM parts WHERE block = r.block) * MAX(texts, 1)
         / (SELECT MAX(SUM(texts), 1) FROM ranges WHERE block = r.block)
 FROM ranges r JOIN sound ON r.block = id JOIN blocks USING (id)
-WHERE content_key = ? AND end_line - first_line = ? AND (first_byte = 0) = ? AND fingerprint = ?
+WHERE {key} = ? AND end_line - first_line = ? AND (first_byte = 0) = ? AND fingerprint = ?
 ORDER BY place_key = ? DESC LIMIT 1
 """
 
@@ -231,7 +238,7 @@ class Catalog(Scratch):
         blocks = list(enumerate(commits, start=first))
         self._change("INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?)", (_block_row(id_, *one) for id_, one in blocks))
         ranges = ((id_, *_range_row(own)) for id_, (commit, _) in blocks for own in commit.files)
-        self._change("INSERT INTO ranges VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", ranges)
+        self._change("INSERT INTO ranges VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", ranges)
         parts = (
             (id_, view, part.path, part.bytes) for id_, (commit, _) in blocks for view, part in commit.parts.items()
         )
@@ -305,12 +312,9 @@ class Catalog(Scratch):
         """(the number of records, the records, the lines) of what sound commits hold, for `write_known`."""
         self._change("CREATE TABLE known(block INTEGER PRIMARY KEY, offset INT)")
         self._change(_KNOWN)
-        count = next(self._run("SELECT COUNT(*) FROM ranges JOIN known USING (block)"))[0]
+        count = next(self._run("SELECT COUNT(*) + COUNT(texts_key) FROM ranges JOIN known USING (block)"))[0]
         lines = (line for (line,) in self._run("SELECT line FROM sound JOIN blocks USING (id) ORDER BY name, id"))
-        records = self._run(
-            "SELECT content_key, place_key, offset FROM ranges JOIN known USING (block) JOIN blocks ON id = block "
-            "ORDER BY content_key, place_key, attempt DESC, id DESC"
-        )
+        records = self._run(_RECORDS)
         return count, records, lines
 
     def offset(self, block: int) -> int:
@@ -406,10 +410,16 @@ class Catalog(Scratch):
 
     def source_of(self, own: FileRange) -> Source | None:
         """Where the folder has the rows of the same bytes."""
-        self._change("CREATE INDEX IF NOT EXISTS ranges_of_content ON ranges(content_key)")
-        content, place = keys_of(own)
-        values = content, own.num_lines, own.first_byte == 0, self.fingerprint, place
-        found = next(self._run(_SOURCE, values), None)
+        return self._source("content_key", keys_of(own)[0], own)
+
+    def source_of_texts(self, own: FileRange) -> Source | None:
+        """Where the folder has the rows of the same texts."""
+        return self._source("texts_key", texts_key(own), own)
+
+    def _source(self, column: str, key: int | None, own: FileRange) -> Source | None:
+        self._change(f"CREATE INDEX IF NOT EXISTS ranges_of_{column} ON ranges({column})")
+        values = key, own.num_lines, own.first_byte == 0, self.fingerprint, keys_of(own)[1]
+        found = next(self._run(_SOURCE.format(key=column), values), None)
         return None if found is None else Source(_path(found[0]), *found[1:])
 
     def events(self) -> Iterator[Event]:
@@ -493,7 +503,18 @@ def _range_row(own: FileRange) -> tuple[Any, ...]:
     lines, data = (own.first_line, end_line), (own.first_byte, own.end_byte)
     records, tokens = (own.counts.get(name, 0) for name in (metrics.RECORDS, metrics.TOKENS))
     counts = records, metrics.embedded_texts(own.counts), tokens
-    return _key(file.path), file.size, file.modified, file.version, *lines, *data, own.is_last, *counts, *keys_of(own)
+    return (
+        _key(file.path),
+        file.size,
+        file.modified,
+        file.version,
+        *lines,
+        *data,
+        own.is_last,
+        *counts,
+        *keys_of(own),
+        texts_key(own),
+    )
 
 
 def _key(path: str) -> bytes:

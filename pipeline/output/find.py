@@ -295,13 +295,13 @@ def _renamed(job: Job, catalog: Catalog, found: Sequence[InputFile]) -> set[str]
         candidates = by_size.get(file.size, set()) - renamed
         if candidates and not file.problem:
             blocks = cut_blocks_of(job, FileToRead(file))
-            contents = {keys_of(own)[0] for own in blocks if own is not None}
+            contents = {keys_of(block[0])[0] for block in blocks if block is not None}
             renamed |= {path for path in candidates if gone[path][1] <= contents}
     return renamed
 
 
-def cut_blocks_of(job: Job, file: FileToRead, until: float = math.inf) -> Iterator[FileRange | None]:
-    """The blocks into which a run cuts a file; None for those that are not read, or not before `until`.
+def cut_blocks_of(job: Job, file: FileToRead, until: float = math.inf) -> Iterator[tuple[FileRange, Any] | None]:
+    """The blocks into which a run cuts a file, and their contents; None for those not read, or not before `until`.
 
     `until`: by `time.monotonic`.
     """
@@ -316,7 +316,7 @@ def cut_blocks_of(job: Job, file: FileToRead, until: float = math.inf) -> Iterat
             return
     for slice_ in number_slices(scans, job.limits, job.records):
         for item in [slice_] if isinstance(slice_, InputFile) else cut_blocks(slice_, job.limits, job.records):
-            yield None if isinstance(item, InputFile) else item[0]
+            yield None if isinstance(item, InputFile) else item
             if time.monotonic() > until:
                 yield None
                 return

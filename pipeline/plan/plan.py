@@ -175,7 +175,7 @@ class Plan:
     seed: int
     input: InputSummary
     kept: dict[str, int]  # texts and tokens of earlier runs that stay
-    copied: dict[str, int]  # texts and tokens whose bytes are at other lines or in other files now, blocks, and bytes
+    copied: dict[str, int]  # texts and tokens with other lines, files or fields than the rows have, blocks, and bytes
     hints: list[str]
     estimates: dict[str, Statistic]
     lengths: Lengths
@@ -231,7 +231,7 @@ def make_plan(
     left_out = {file.path: file.problem for file in (*work.skipped, *sample.skipped)}
     left_out |= {path: MISSING for path in work.missing if path not in left_out}
     counts = {name: round(sample.sum(name)) for name in (metrics.RECORDS, *metrics.OF_SENTENCES)}
-    counts |= {name: counts[name] + work.texts_done for name in (metrics.RECORDS, metrics.EMBEDDED)}
+    counts |= {name: counts[name] + work.texts_done + copied.texts for name in (metrics.RECORDS, metrics.EMBEDDED)}
     # Slices without a text say nothing about the rest.
     known = counts if sample.is_whole or counts[metrics.EMBEDDED] else {metrics.EMBEDDED: 1}
     encoder = job.encoder.describe()

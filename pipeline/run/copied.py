@@ -1,4 +1,4 @@
-"""What a run will not encode of changed files, because the folder has the rows of the same bytes: for estimates."""
+"""What a run will not encode of changed files, as the folder has the rows of the same bytes or texts: for estimates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.output.catalog import Source
 from layerbeam.pipeline.output.find import PendingWork, cut_blocks_of
 from layerbeam.transforms.commits import FileRange
+from layerbeam.transforms.read.block import decode_block
 from layerbeam.transforms.slice.slices import FileToRead
+from layerbeam.transforms.views import has_sums_by_field
 
 _SECONDS = 3.0  # a file of 300 MB
 
@@ -35,24 +37,29 @@ class Copied:
 
 
 def find_copied(job: Job, work: PendingWork) -> tuple[PendingWork, Copied]:
-    """(the work without blocks whose bytes are known, what of them is copied).
+    """(the work without blocks whose bytes or texts are known, what of them is copied).
 
     Files are read for some seconds; what is not known by then counts as work.
     """
     until, left, copied, kept = time.monotonic() + _SECONDS, list[FileToRead](), Copied(), Copied()
     if not work.catalog.has_rows:
         return work, copied
+    fields_may_differ = job.records.has_fields and not has_sums_by_field(job.views)
     for file in work.to_read:
         done, known, is_left = set(map(tuple, file.done.ranges.tolist())), list[FileRange](), False
-        for own in cut_blocks_of(job, file, until):
+        for block in cut_blocks_of(job, file, until):
+            own, content = block or (None, None)
             if own is not None and (own.first_byte, own.end_byte) in done:
                 continue
             source = None if own is None else work.catalog.source_of(own)
+            stays = own is not None and source is not None and source.is_at(own)
+            if own is not None and source is None and fields_may_differ:
+                source = work.catalog.source_of_texts(decode_block(own, content, job.records).files[0])
             if own is None or source is None:
                 is_left = True
             else:
                 known.append(own)
-                (kept if source.is_at(own) else copied).add(source)
+                (kept if stays else copied).add(source)
         if is_left:
             left.append(_without(file, known))
     texts, tokens = work.texts_done + kept.texts, work.tokens_done + kept.tokens

@@ -18,7 +18,7 @@ from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Slice, TextBlock
 from layerbeam.transforms.commits import Commit, FileRange
 from layerbeam.transforms.input import text
-from layerbeam.transforms.known import keys_of, write_known
+from layerbeam.transforms.known import keys_of, texts_key, write_known
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.read.committed import CommittedBlocks
@@ -68,7 +68,13 @@ def known_file(path: Path, commits: Sequence[Commit]) -> str:
     lines = [commit.to_line() for commit in commits]
     offsets = itertools.accumulate((len(line) + 1 for line in lines), initial=0)
     pairs = zip(commits, offsets, strict=False)
-    records = sorted((*keys_of(own), offset) for commit, offset in pairs for own in commit.files)
+    ranges = [(own, offset) for commit, offset in pairs for own in commit.files]
+    records = sorted(
+        (key, keys_of(own)[1], offset)
+        for own, offset in ranges
+        for key in (keys_of(own)[0], texts_key(own))
+        if key is not None
+    )
     with open(path, "wb") as file:
         write_known(file, len(records), records, lines)
     return str(path)

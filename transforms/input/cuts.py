@@ -7,6 +7,8 @@ where a block ends depends on where it begins and on what follows, and blocks th
 at the same one. (Compare FastCDC, Xia and others 2016, which takes the first place whose hash has some property.)
 
 A record that is too long is a block of its own, and ends the one before it.
+
+Of a record with fields, the text decides, and the pair: so a block whose other fields change ends where it did.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from layerbeam.transforms.blocks import Int64Array
+from layerbeam.transforms.blocks import BoolArray, Int64Array
 from layerbeam.transforms.input.records import UnreadableFileError, amounts
 from layerbeam.transforms.settings import BlockLimits
 
@@ -38,9 +40,9 @@ _SHORT_BYTES = 16
 
 
 def sizes_and_ranks(
-    lengths: Int64Array, hashes: Sequence[int] | Int64Array, limits: BlockLimits, most: int
+    lengths: Int64Array, hashes: Sequence[int] | Int64Array, limits: BlockLimits, is_alone: BoolArray
 ) -> tuple[Int64Array, Int64Array]:
-    """The sizes and the ranks of records of these lengths in bytes. One of more than `most` is alone in its block."""
+    """The sizes and the ranks of records of these lengths in bytes. `is_alone`: those that are too long."""
     shortened = np.minimum(lengths, _LONGEST)
     if len(lengths) > np.max(shortened, initial=0):  # of many short records, by length
         sizes = _sizes(np.arange(shortened.max() + 1), limits)[shortened]
@@ -50,7 +52,6 @@ def sizes_and_ranks(
     ranks, given = np.full(len(sizes), NO_CANDIDATE), np.asarray(hashes, np.int64)
     low = np.flatnonzero(given < NO_CANDIDATE // FULL * sizes)
     ranks[low] = given[low] * FULL // sizes[low]
-    is_alone = lengths > most
     sizes[is_alone], ranks[is_alone] = FULL, ALONE
     return sizes, ranks
 

@@ -88,7 +88,8 @@ class CsvInput(InputFormat):
         header = read_header(slice_.file, record_format)
         if header is not None:
             runs = _find_rows(slice_, record_format, has_header=bool(header.raw) and slice_.start == 0)
-            for block, raw in text.into_blocks(slice_, limits, record_format, runs, also_hashed=header.raw):
+            key = _key_of(header, record_format)
+            for block, raw in text.into_blocks(slice_, limits, record_format, runs, also_hashed=header.raw, key=key):
                 yield block, (header, raw)
 
     def read(self, block: FileRange, record_format: RecordFormat) -> tuple[_Header, bytes]:
@@ -141,6 +142,18 @@ class CsvInput(InputFormat):
             if record_format.column_names is None:
                 next(rows, None)
             return sum(1 for _ in itertools.islice(rows, at_most))
+
+
+def _key_of(header: _Header, record_format: RecordFormat) -> text.Key:
+    """The text and the pair of a row; of a row that has none, all of it."""
+    names = [name for name in (record_format.text_field, record_format.pair_field) if name is not None]
+    columns = [header.names.index(name) for name in names]
+
+    def key(raw: bytes) -> bytes:
+        fields = next(_parse(io.BytesIO(raw), record_format, at_file_start=False)).fields
+        return "".join(fields[column] for column in columns).encode("latin-1") if len(fields) > max(columns) else raw
+
+    return key
 
 
 class TsvInput(CsvInput):

@@ -28,6 +28,7 @@ _MAX_DEPTH = 500
 _EXACT = 1 << 53  # a float above may have lost digits
 _NAMES = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array"}
 _DUPLICATE = object()  # the value of a key that occurs twice
+_VALUE = rb'%s\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*")'  # of a name
 _OBJECT = re.compile(rb'\s*\{\s*("([^"\\]|\\.)*"\s*:|\}\s*$)')  # the start of a line
 
 
@@ -64,6 +65,17 @@ class JsonLinesInput(text.TextInput):
 
     def record_of(self, record_format: RecordFormat) -> str:
         return "line"
+
+    def key_of(self, record_format: RecordFormat) -> text.Key:
+        """The text and the pair as they stand in the line; of a line where they are not found, all of it."""
+        names = [name for name in (record_format.text_field, record_format.pair_field) if name is not None]
+        patterns = [re.compile(_VALUE % re.escape(json.dumps(name).encode())) for name in names]
+
+        def key(line: bytes) -> bytes:
+            found = [match[1] for match in (pattern.search(line) for pattern in patterns) if match]
+            return b"".join(found) if found else line
+
+        return key
 
     def decode(self, block: FileRange, raw: bytes, record_format: RecordFormat) -> TextBlock:
         """The block's lines as texts. A line of white space is always blank, also if blank texts are kept."""

@@ -305,7 +305,8 @@ def _sizes_and_ranks(
         values = column.fill_null(b"").to_pylist()
         hashes = [zlib.crc32(value, before) for value, before in zip(values, hashes, strict=True)]
     # A long value is in memory, and may be in a block with others.
-    return sizes_and_ranks(_lengths(table, record_format), hashes, limits, _LONGEST)
+    lengths = _lengths(table, record_format)
+    return sizes_and_ranks(lengths, hashes, limits, lengths > _LONGEST)
 
 
 def _hash_of(table: pa.Table) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -154,12 +155,24 @@ class Records:
                 metrics.REJECTED: len(self.reasons),
             }
         )
-        path = self.block.file.path
+        own, path = self.block, self.block.file.path
+        if self.record_format.has_fields and not self.reasons:
+            own = dataclasses.replace(own, texts=_hash_of_texts(self.line - own.first_line, [texts, pairs]))
         rejected = [
             Rejected(path, int(self.line[i]), int(self.place[i]), "read", reason, self.raw[i].as_py() or b"")
             for i, reason in sorted(self.reasons.items())
         ]
         zeros = np.zeros(len(texts), np.int32)
         offset = None if pairs is None else zeros
-        block = TextBlock((self.block,), texts, self.line, zeros, zeros, counts, rejected, pairs, offset, fields)
+        block = TextBlock((own,), texts, self.line, zeros, zeros, counts, rejected, pairs, offset, fields)
         return block if len(kept) == len(texts) else block.take(kept)
+
+
+def _hash_of_texts(lines: Int64Array, columns: Iterable[pa.Array | None]) -> str:
+    """32 hex digits that stand for the texts, the second texts of pairs, and the lines at which the records begin."""
+    digest = hashlib.sha256(lines.tobytes())
+    for column in columns:
+        if column is not None:
+            digest.update(pc.binary_length(column).fill_null(-1).to_numpy().tobytes())
+            digest.update("".join(column.drop_null().to_pylist()).encode())
+    return digest.hexdigest()[:32]

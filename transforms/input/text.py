@@ -12,9 +12,10 @@ the block of the paragraph before them; those before a file's first paragraph to
 from __future__ import annotations
 
 import hashlib
+import itertools
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, ClassVar, TypeAlias
 
 import numpy as np
@@ -44,6 +45,10 @@ _BACKWARDS_BYTES = 1 << 12
 # Consecutive bytes, the places where records begin in the file, and their line numbers; the last place of all is the
 # end of the last record.
 Run: TypeAlias = tuple[bytes | bytearray, Int64Array, Int64Array]
+# The bytes of a record of which its rank and its size are made; not those of other fields.
+Key: TypeAlias = Callable[[bytes], bytes]
+# A block of records with much in other fields ends when these are so many times as long as its texts may be.
+_OTHER_FIELDS = 16
 
 
 class TextInput(InputFormat):
@@ -81,14 +86,18 @@ class TextInput(InputFormat):
             refuse_other_content(opened.read(HEAD_BYTES), record_format)
         yield slice_.start, slice_.end, 0
 
+    def key_of(self, record_format: RecordFormat) -> Key | None:
+        """What decides where blocks of these records end; None: all of a record."""
+        return None
+
     def ranked(self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat) -> Iterator[RankedRecords]:
         runs = _find_records(slice_, record_format, self.record_of(record_format))
-        return (run for _, run in _rank(runs, slice_, limits, record_format))
+        return (run for _, run in _rank(runs, slice_, limits, record_format, self.key_of(record_format)))
 
     def cut(self, slice_: Slice, limits: BlockLimits, record_format: RecordFormat) -> Iterator[tuple[FileRange, bytes]]:
         """Identity and bytes of each block of the slice."""
         runs = _find_records(slice_, record_format, self.record_of(record_format))
-        return into_blocks(slice_, limits, record_format, runs)
+        return into_blocks(slice_, limits, record_format, runs, key=self.key_of(record_format))
 
     def read(self, block: FileRange, record_format: RecordFormat) -> bytes:
         return read_bytes(block)
@@ -112,25 +121,34 @@ class TextInput(InputFormat):
 
 
 def _rank(
-    runs: Iterable[Run], slice_: Slice, limits: BlockLimits, record_format: RecordFormat
+    runs: Iterable[Run], slice_: Slice, limits: BlockLimits, record_format: RecordFormat, key: Key | None
 ) -> Iterator[tuple[bytes | bytearray, RankedRecords]]:
     """The bytes of each run, and the records with their sizes and ranks."""
     at = 0 if slice_.start == 0 else None  # where the next bytes are in the file
     begun, crc = None, 0  # of the record that has not ended: its place, and the checksum of what was read of it
     for data, places, lines in runs:
         at = int(places[0]) if at is None else at
-        bounds = places - at
+        starts = places if begun is None else np.append(begun, places)
+        is_cut = begun is not None and begun < at  # the first record began in an earlier run
+        bounds = (places if is_cut else starts) - at
         at += len(data)
+        lengths = np.diff(starts)
+        weights, is_alone = lengths, lengths > record_format.max_record_bytes
         with memoryview(data) as view:
-            hashes = checksums(view, bounds)
-            if begun is not None:
+            if key is None:
+                hashes = checksums(view, bounds)
+            else:
+                keys = [key(bytes(view[start:end])) for start, end in itertools.pairwise(bounds.tolist())]
+                hashes = np.array([zlib.crc32(one) for one in keys], np.int64)
+                weights = np.append(lengths[: len(lengths) - len(keys)], [len(one) for one in keys]).astype(np.int64)
+                weights = np.maximum(weights, lengths // _OTHER_FIELDS)
+            if is_cut:
                 crc = zlib.crc32(view[: bounds[0] if len(bounds) else None], crc)
                 hashes = np.append(np.full(min(len(bounds), 1), crc), hashes)
             if len(bounds):
                 crc = zlib.crc32(view[bounds[-1] :])
-        lengths = np.diff(places if begun is None else np.append(begun, places))
-        begun = int(places[-1]) if len(bounds) else begun
-        sizes, ranks = sizes_and_ranks(lengths, hashes, limits, record_format.max_record_bytes)
+        begun = int(places[-1]) if len(places) else begun
+        sizes, ranks = sizes_and_ranks(weights, hashes, limits, is_alone)
         yield data, RankedRecords(places, lines, sizes, ranks)
 
 
@@ -141,6 +159,7 @@ def into_blocks(
     runs: Iterable[Run],
     *,
     also_hashed: bytes = b"",
+    key: Key | None = None,
 ) -> Iterator[tuple[FileRange, bytes]]:
     """Identity and bytes of each block of the slice's records.
 
@@ -182,7 +201,7 @@ def into_blocks(
         if records:
             yield take(records)
 
-    for data, more in _rank(runs, slice_, limits, record_format):
+    for data, more in _rank(runs, slice_, limits, record_format, key):
         pending += data
         places, lines = np.concatenate([places, more.places]), np.concatenate([lines, more.lines])
         sizes, ranks = np.concatenate([sizes, more.sizes]), np.concatenate([ranks, more.ranks])

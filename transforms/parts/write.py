@@ -11,10 +11,12 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from layerbeam.transforms import storage
+from layerbeam.transforms import metrics, storage
+from layerbeam.transforms.blocks import TextBlock
 from layerbeam.transforms.columns import schema
 from layerbeam.transforms.commits import Commit, FileRange, Part, Rejected, name_of, printable
 from layerbeam.transforms.layout import EMPTY, REJECTS, part_name, rejects_path
@@ -70,10 +72,14 @@ def write_rejects(output: Output, name: str, rejected: Sequence[Rejected]) -> Pa
 
 
 class Move(NamedTuple):
-    """What a commit holds of a file, and the same bytes as they are found now: perhaps of another file, or lower."""
+    """What a commit holds of a file, and the same bytes as they are found now: perhaps of another file, or lower.
+
+    `texts`: of the target, if its texts only are the same, and its other fields may be others.
+    """
 
     source: FileRange
     target: FileRange
+    texts: TextBlock | None = None
 
     def moved_table(self, table: pa.Table, *, is_pack: bool) -> pa.Table:
         """The rows of the source, as the target has them."""
@@ -84,7 +90,14 @@ class Move(NamedTuple):
         }
         for name in columns.keys() & set(rows.column_names):  # extract_features.py's lines know no file
             rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), columns[name])
-        return rows
+        return rows if self.texts is None else _with_fields(rows, self.texts)
+
+    def counted(self) -> FileRange:
+        """The target, as its commit has it."""
+        counts = dict(self.source.counts)
+        if self.texts is not None and metrics.DUPLICATE_IDS in counts:
+            counts[metrics.DUPLICATE_IDS] = self.texts.total(metrics.DUPLICATE_IDS)
+        return dataclasses.replace(self.target, counts=counts, texts=self.source.texts)
 
     def moved_reject(self, reject: Rejected) -> Rejected:
         """The same reject, as the target has it."""
@@ -95,6 +108,15 @@ class Move(NamedTuple):
             line=reject.line + self.target.first_line - self.source.first_line,
             byte_offset=byte if byte < 0 else byte + self.target.first_byte - self.source.first_byte,
         )
+
+
+def _with_fields(rows: pa.Table, texts: TextBlock) -> pa.Table:
+    """The rows with the fields that their records have now."""
+    record = np.searchsorted(texts.line, rows["line"].to_numpy()) if "line" in rows.column_names else None
+    for name in texts.fields.keys() & set(rows.column_names):
+        values = texts.fields[name].take(pa.array(record))
+        rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), values)
+    return rows
 
 
 def copy_files(output: Output, views: Sequence[View], commit: Commit, moves: Sequence[Move]) -> Commit:
@@ -129,8 +151,7 @@ def copy_files(output: Output, views: Sequence[View], commit: Commit, moves: Seq
         ]
         if rejected:
             parts[REJECTS] = write_rejects(output, name, rejected)
-    counted = tuple(dataclasses.replace(move.target, counts=move.source.counts) for move in moves)
-    return Commit(name, commit.fingerprint, counted, parts, output.attempt)
+    return Commit(name, commit.fingerprint, tuple(move.counted() for move in moves), parts, output.attempt)
 
 
 def _read(output: Output, part: Part) -> bytes:

@@ -65,7 +65,11 @@ def _read_block(
     commit = None if committed is None else committed.find(slice_.known, [own for own, _ in found])
     if commit is not None and committed is not None and committed.is_whole(commit):
         return commit
-    block = _join([_decode(own, content, record_format) for own, content in found])
+    block = _join([decode_block(own, content, record_format) for own, content in found])
+    if commit is None and committed is not None and len(found) == 1:
+        copied = committed.find_texts(slice_.known, block)
+        if copied is not None:
+            return copied
     return dataclasses.replace(block, earlier=commit, together=together)
 
 
@@ -94,8 +98,13 @@ def _read_pack(
         if len(items) == 1 and not isinstance(items[0], InputFile):
             own, content = items[0]
             source = None if committed is None else committed.source_of(slice_.known, own)
+            texts = None
+            if source is None and committed is not None and record_format.has_fields:
+                texts = decode_block(own, content, record_format)
+                source = next(committed.sources_of_texts(slice_.known, texts), None)
             if source is not None:
-                copies.setdefault(source.offset, (source.commit, []))[1].append(Move(source.own, own))
+                move = Move(source.own, own if texts is None else texts.files[0], texts)
+                copies.setdefault(source.offset, (source.commit, []))[1].append(move)
                 continue
             waiting.append((own, content))
             records = 1 if FORMATS[record_format.format].is_one_record(record_format) else own.num_lines
@@ -182,11 +191,11 @@ def read_block(files: Sequence[FileRange], record_format: RecordFormat = LINES) 
         if now.problem:
             raise UnreadableFileError(now.problem)
         content = FORMATS[record_format.format].read(own, record_format) if own.num_lines else None
-        texts.append(_decode(own, content, record_format))
+        texts.append(decode_block(own, content, record_format))
     return _join(texts)
 
 
-def _decode(block: FileRange, content: Any, record_format: RecordFormat) -> TextBlock:
+def decode_block(block: FileRange, content: Any, record_format: RecordFormat) -> TextBlock:
     """The block's records: blank ones dropped or kept, each counted once, pairs split."""
     if block.num_lines:
         result = FORMATS[record_format.format].decode(block, content, record_format)

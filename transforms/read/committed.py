@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from layerbeam.transforms import counters, metrics
 from layerbeam.transforms.block_commit import find_commit, put_commit
+from layerbeam.transforms.blocks import TextBlock
 from layerbeam.transforms.commits import Commit, FileRange, InputFile
 from layerbeam.transforms.known import Known, KnownBlocks
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.parts.write import NOT_COPIED, Move, can_copy, copy_files
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views import View, has_sums_by_field
 
 
 class CommittedBlocks:
@@ -35,6 +36,13 @@ class CommittedBlocks:
             return self._commit(whole, files)
         return self._copy_moved(found, files) or next(iter(here), None)
 
+    def find_texts(self, known: str, texts: TextBlock) -> Commit | None:
+        """The commit of a block of one file whose rows are copied, because an earlier run had the same texts."""
+        for _, commit, own in self.sources_of_texts(known, texts):
+            with contextlib.suppress(*NOT_COPIED):
+                return self.copy(commit, [Move(own, texts.files[0], texts)])
+        return None
+
     def is_whole(self, commit: Commit) -> bool:
         """Whether it has all views of the run."""
         return commit.fingerprint == self._output.fingerprint
@@ -42,6 +50,12 @@ class CommittedBlocks:
     def source_of(self, known: str, own: FileRange) -> Known | None:
         """The commit that has the rows of a whole small file, wherever it was, and can give them alone."""
         return next(self._sources(self._find(known, own), own), None)
+
+    def sources_of_texts(self, known: str, texts: TextBlock) -> Iterator[Known]:
+        """The commits that have the rows of the same texts, whose other fields may be others."""
+        (own,) = texts.files
+        is_possible = known and not has_sums_by_field(self._views)
+        return self._sources(self._open(known).find_texts(own) if is_possible else (), own)
 
     def copy_pack(self, known: str, offset: int, files: Sequence[InputFile]) -> Commit:
         """Commit some files of a pack, of which others have changed or were pruned. Errors as from `copy`."""

@@ -52,7 +52,7 @@ def test_rows_with_line_breaks_for_any_workers(workplace, ending):
 def test_appended_rows_and_changed_names(workplace):
     data = as_csv(rows_of(60))
     path = workplace.write("corpus/a.csv", data)
-    workplace.configure(input=FIELDS | {"slice_bytes": 500}, views=VIEWS)
+    workplace.configure(input=FIELDS | {"slice_bytes": 280}, views=VIEWS)
     workplace.drive()
     before = {name: digest for name, digest in workplace.files().items() if name.startswith("t/")}
     assert len(before) == 6

@@ -65,7 +65,9 @@ def test_a_renamed_file(moved, encoded):
     assert encoded == []
     texts = moved.rows("halves")["file"].to_pylist().count("corpus/new name.txt")
     assert texts > 180
-    assert re.search(rf"copied +{texts} texts \([\d,]+ tokens\) in \d+ blocks, whose bytes were at other", done.out)
+    assert re.search(
+        rf"copied +{texts} texts \([\d,]+ tokens\) in \d+ blocks, which had other lines, files or fields", done.out
+    )
     moved.assert_equals_fresh()
     rejects = moved.rejects()
     assert len(rejects) == 7

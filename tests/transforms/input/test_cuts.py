@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
+import json
 import random
 import zlib
 from pathlib import Path
@@ -91,6 +94,40 @@ def test_paragraphs_however_the_file_is_sliced(folder, lines, limits, slice_byte
     with chunks_of(chunk):
         assert cut(folder / "a.txt", data, limits, slice_bytes=slice_bytes, **how) == whole
         assert cut(folder / "a.txt.gz", data, limits, **how) == whole
+
+
+TEXT = st.text('ab,"\\é', max_size=20)
+
+
+@settings(max_examples=66)
+@given(
+    rows=st.lists(st.fixed_dictionaries({"text": TEXT, "pair": TEXT}, optional={"label": TEXT})),
+    format_=st.sampled_from(["jsonl", "csv"]),
+    slice_bytes=st.integers(1, 90),
+    chunk=st.integers(1, 60),
+    labels=st.lists(TEXT | st.integers(0, 99), min_size=1),
+)
+def test_blocks_of_records_end_by_their_texts(folder, rows, format_, slice_bytes, chunk, labels):
+    """However the file is sliced, and whatever other fields hold."""
+
+    def data(rows: list[dict[str, Any]]) -> bytes:
+        if format_ == "jsonl":
+            return b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
+        file = io.StringIO(newline="")
+        writer = csv.DictWriter(file, ["label", "text", "pair"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return file.getvalue().encode()
+
+    limits = BlockLimits(60, 1 << 30, 7, 128)
+    how = {"format": format_, "pair_field": "pair"}
+    whole = cut(folder / "a.txt", data(rows), limits, **how)
+    with chunks_of(chunk):
+        assert cut(folder / "a.txt", data(rows), limits, slice_bytes=slice_bytes, **how) == whole
+        assert cut(folder / "a.txt.gz", data(rows), limits, **how) == whole
+    others = [row | {"label": labels[number % len(labels)]} for number, row in enumerate(rows)]
+    again = cut(folder / "a.txt", data(others), limits, **how)
+    assert [block[1:3] for block in again] == [block[1:3] for block in whole]
 
 
 def random_text(seed: int, count: int) -> list[bytes]:

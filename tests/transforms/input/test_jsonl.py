@@ -227,7 +227,7 @@ def test_other_encodings_and_compression(corpus):
 
 def test_objects_over_slices_and_blocks(corpus):
     path = corpus("".join(json.dumps({"text": f"text {number}", "n": number}) + "\n" for number in range(100)))
-    limits = BlockLimits(100, 1 << 30, 1 << 30, 128)
+    limits = BlockLimits(40, 1 << 30, 1 << 30, 128)
     blocks = read_file(path, limits, slice_bytes=333, format="jsonl", keep_fields={"n": "int64"})
     assert len(blocks) > 20
     assert texts_of(blocks) == [(number, f"text {number}") for number in range(100)]
