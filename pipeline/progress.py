@@ -219,7 +219,7 @@ def _keep_showing(progress: Progress | JobProgress | Steps, stream: TextIO, bar:
             logged = time.monotonic()
             with contextlib.suppress(OSError, ValueError):  # the stream's reader may have exited
                 share = "" if progress.fraction is None else f"{progress.fraction:.0%}: "
-                print(f"{share}{progress.describe()}", file=stream, flush=True)
+                print(f"{time.strftime('%H:%M:%S')} {share}{progress.describe()}", file=stream, flush=True)
 
 
 def _make_bar(stream: TextIO) -> Any:

@@ -127,11 +127,15 @@ def _plan(options: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 def _show(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     _set_up_stores(options, beam_arguments, options.output)
-    if options.changes is None:
-        _print_summary(options, options.output, rows=True)
-    else:
+    if options.changes is not None:
         _print_changes(options.output, None if options.changes < 0 else options.changes, as_json=options.json)
-    return DONE
+        return DONE
+    summary = _print_summary(options, options.output, rows=True)
+    if not options.check or summary.state == "complete":
+        return DONE
+    from layerbeam.pipeline.output.attempts import seems_active
+
+    return BUSY if seems_active(options.output) else INCOMPLETE
 
 
 def _verify(options: argparse.Namespace, beam_arguments: list[str]) -> int:
@@ -327,7 +331,7 @@ def _print_summary(
     rows: bool = False,
     speed: bool = True,
     documents: Mapping[str, Sequence[str]] | None = None,
-) -> None:
+) -> RunSummary:
     """Print what an output folder holds, or only its problems. `speed`: also how fast its last run was."""
     from layerbeam.pipeline.cli.render_summary import print_next, print_rows, print_summary
     from layerbeam.pipeline.output.summary import summarize
@@ -335,8 +339,14 @@ def _print_summary(
     summary = dataclasses.replace(summarize(output_path), documents=documents)
     if options.quiet:
         _print(options, summary, _print_problems)
-        return
-    _print(options, summary, functools.partial(print_summary, speed=speed), *([print_rows] if rows else []), print_next)
+    else:
+        shown: list[Callable[[Any], None]] = [
+            functools.partial(print_summary, speed=speed),
+            *([print_rows] if rows else []),
+            print_next,
+        ]
+        _print(options, summary, *shown)
+    return summary
 
 
 def _print_problems(summary: RunSummary) -> None:

@@ -126,6 +126,11 @@ def _show(commands: _Commands) -> None:
         help="instead, which lines of which files came, went and moved since the end of run N (default: the one before "
         "the last); lines count from 0, as in the column `line`; with --json one object for each, in lines",
     )
+    command.add_argument(
+        "--check",
+        action="store_true",
+        help="for a monitor: exit with 3 if the folder is not complete, and with 4 if a run is active in it",
+    )
     _add_json(command)
 
 

@@ -11,6 +11,7 @@ import contextlib
 import os
 import platform
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -64,6 +65,19 @@ def newer_attempt(output_path: str, number: int) -> int | None:
         if ended or (record["state"] in ACTIVE and _is_active(output_path, record, number)):
             return int(record["run"])
     return None
+
+
+def seems_active(output_path: str) -> bool:
+    """Whether the last attempt is active, as far as can be told without writing: by the clocks of both machines."""
+    record = next(_records(output_path, range(sys.maxsize, 0, -1)), None)
+    if record is None or record["state"] not in ACTIVE:
+        return False
+    if record["state"] == "submitted":
+        return _is_active(output_path, record, record["run"])
+    if _is_process_here(record.get("owner")):
+        return not owner_is_dead(record["owner"])
+    beaten = _modified(storage.join(output_path, layout.alive_path(record["run"])))
+    return beaten is not None and time.time() - beaten < _DEAD_AFTER_SECONDS
 
 
 def _is_active(output_path: str, record: Mapping[str, Any], number: int) -> bool:

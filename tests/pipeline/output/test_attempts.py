@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from ports import free_port
 from tampering import age
 
 from layerbeam.pipeline.errors import BusyError, UsageError
-from layerbeam.pipeline.output.attempts import newer_attempt
+from layerbeam.pipeline.output.attempts import newer_attempt, owner_of_this_process, seems_active
 from layerbeam.pipeline.output.dataflow_jobs import DataflowJob
 from layerbeam.pipeline.output.lock import only_writer
 from layerbeam.pipeline.output.run_log import RunLog, load_runs
@@ -317,3 +318,31 @@ def test_a_newer_dataflow_job_supersedes_while_it_is_at_work(out, monkeypatch, s
     attempt(out, 2, "submitted", **ON_DATAFLOW)
     answers(monkeypatch, state)
     assert newer_attempt(out, 1) == newer
+
+
+def owner(**other: Any) -> dict[str, Any]:
+    return owner_of_this_process("a token") | other
+
+
+def test_what_a_monitor_is_told(out):
+    """Nothing is written."""
+    assert not seems_active(out)
+    for number, (state, facts, is_active) in enumerate(
+        [
+            ("done", {"owner": owner()}, False),
+            ("started", {"owner": owner()}, False),  # it has let go
+            ("started", {"owner": owner(pid=os.getppid())}, True),
+            ("started", {"owner": owner(host="another one")}, False),  # without a beat
+            ("submitted", on_flink("localhost:1"), True),  # nobody says that it has ended
+        ],
+        start=1,
+    ):
+        attempt(out, number, state, **facts)
+        assert seems_active(out) == is_active, number
+    for seconds, is_active in ((0, True), (1000, False)):
+        path = attempt(out, 9, "started", owner=owner(host="another one"))
+        beat = path.parent / "9.alive"
+        beat.touch()
+        age(beat, seconds)
+        assert seems_active(out) == is_active
+    assert sorted(path.name for path in path.parent.iterdir() if path.suffix != ".json") == ["9.alive"]
