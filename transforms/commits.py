@@ -178,7 +178,7 @@ class Commit(_Exact):
     a `word_type` view. `parts` is keyed by view; `rejects` has the rejected records, `_word_types/<view>` the sums of
     words. `attempt`: the number of the run that wrote it; None in the index, because equal runs write equal bytes.
     `together`: of a pack that is not in the index yet, what `hash_paths` gives of all files that were to be read with
-    it.
+    it. `made_with`: what encoded it, as `hardware.made_with` says.
     """
 
     name: str
@@ -187,6 +187,7 @@ class Commit(_Exact):
     parts: Mapping[str, Part]
     attempt: StrictInt | None = None
     together: str | None = None
+    made_with: str | None = None
 
     @property
     def counts(self) -> dict[str, int]:

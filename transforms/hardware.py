@@ -17,6 +17,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,6 +27,8 @@ _REFUSED = "keras"
 # These load when one of their names is used that is no module.
 _POSTPONED = ("tensorflow_text", "tensorflow_text.python.ops")
 _LOCK = threading.Lock()
+# Sets of instructions with which oneDNN has kernels of its own, the newest first.
+_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2")
 
 
 class DeviceError(RuntimeError):
@@ -84,6 +87,17 @@ def instructions(processors: Path = Path("/proc/cpuinfo")) -> frozenset[str] | N
     except OSError:
         return None
     return next((frozenset(line.split()) for line in lines if line.startswith("flags")), None)
+
+
+@functools.cache
+def made_with() -> str:
+    """What computes here, on which the last bits of vectors depend: `tensorflow 2.21.0 on avx2`."""
+    processor = next(filter((instructions() or frozenset()).__contains__, _INSTRUCTIONS), platform.machine())
+    if "tensorflow" in sys.modules:
+        gpus, tpus = (tf.config.list_physical_devices(kind) for kind in ("GPU", "TPU"))
+        names = [tf.config.experimental.get_device_details(gpu).get("device_name", "GPU") for gpu in gpus[:1]]
+        processor = next(iter([*names, *("TPU" for _ in tpus)]), processor)
+    return f"tensorflow {metadata.version('tensorflow')} on {processor}"
 
 
 def slow_bfloat16(compute_dtype: str, processors: Path = Path("/proc/cpuinfo")) -> str | None:

@@ -474,11 +474,12 @@ def open_catalog(output_path: str) -> Catalog:
 
 
 class Totals:
-    """What commits hold: `counts`, and rows, bytes and parts of each view."""
+    """What commits hold: `counts`; rows, bytes and parts of each view; and the texts by what encoded them."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.views: dict[str, Counter[str]] = collections.defaultdict(Counter)
+        self.made_with: Counter[str] = Counter()
 
     def count(self, lines: Iterable[bytes]) -> Iterator[bytes]:
         """Pass the lines of commits on, counted."""
@@ -486,6 +487,7 @@ class Totals:
             commit = json.loads(line)
             for file in commit["files"]:
                 self.counts.update(file["counts"])
+                self.made_with[commit.get("made_with", "unknown")] += metrics.embedded_texts(file["counts"])
             for view, part in commit["parts"].items():
                 self.views[view].update(rows=part["rows"], bytes=part["bytes"], parts=1)
             yield line

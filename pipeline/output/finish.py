@@ -262,6 +262,7 @@ class Finish(beam.PTransform):
             "complete": not problems,
             "problems": problems,
             "counts": counts,
+            "made_with": dict(sorted(totals.made_with.items())),
             **compared,
             "views": described,
             "left_out": left_out,

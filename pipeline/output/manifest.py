@@ -64,11 +64,15 @@ class InputEntry(TypedDict):
 
 
 class Manifest(RunIdentity):
-    """`manifest.json`. `left_out`: why rows of some input files may be missing or old, by path."""
+    """`manifest.json`. `left_out`: why rows of some input files may be missing or old, by path.
+
+    `made_with`: texts, by the version of TensorFlow and the processor that encoded them.
+    """
 
     complete: bool
     problems: list[str]
     counts: dict[str, int]
+    made_with: dict[str, int]
     ids_compared_in: NotRequired[str]
     views: dict[str, Annotated[ManifestView, AfterValidator(check_columns)]]
     left_out: dict[str, str]

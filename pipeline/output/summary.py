@@ -45,10 +45,10 @@ UNFINISHED = {
 class RunSummary:
     """A run, finished or not. `views` and `words` are by view; `rejects` by reason, the most frequent first.
 
-    `words`: `lost` to max_seq_length, `empty` after they are normalized, and rows of each form in keep_words (`kept`).
-    `ids_compared_in`: `run`, or `block` if duplicate ids were counted within blocks only. `last_start`: the last
-    attempt. `remedies`: settings against frequent rejects. `sums_bytes`: of the sums of words that later runs need, by
-    view. `documents`: of `extract-features`.
+    `made_with`: texts, by what encoded them. `words`: `lost` to max_seq_length, `empty` after they are normalized,
+    and rows of each form in keep_words (`kept`). `ids_compared_in`: `run`, or `block` if duplicate ids were counted
+    within blocks only. `last_start`: the last attempt. `remedies`: settings against frequent rejects. `sums_bytes`:
+    of the sums of words that later runs need, by view. `documents`: of `extract-features`.
     """
 
     path: str
@@ -66,6 +66,7 @@ class RunSummary:
     parts: Mapping[str, Sequence[Part]]
     remedies: Sequence[str]
     sums_bytes: Mapping[str, int]
+    made_with: Mapping[str, int]
     pair_field: str | None = None
     unit: str = "record"
     documents: Mapping[str, Sequence[str]] | None = None
@@ -107,6 +108,9 @@ class RunSummary:
         single = counts.get(metrics.WITHOUT_PAIR, 0)
         if single:
             lines.append(f"{count_noun(single, 'record')} without `{self.pair_field}`: embedded as single texts")
+        made_with = [f"{count_noun(number, 'text')} by {name}" for name, number in self.made_with.items() if number]
+        if len(made_with) > 1:
+            lines.append(f"{', '.join(made_with)}: between these, equal texts differ by rounding")
         truncated, dropped = counts.get(metrics.TRUNCATED_TEXTS, 0), counts.get(metrics.DROPPED_TOKENS, 0)
         tokens, unknown = counts.get(metrics.TOKENS, 0), counts.get(metrics.UNKNOWN_TOKENS, 0)
         small = vocabulary_note(self.encoder)
@@ -198,6 +202,7 @@ def summarize(output_path: str, blocks: Blocks | None = None) -> RunSummary:
         words=_count_words(counts, attempt["identity"]["views"]),
         parts={name: blocks.index.parts(name) for name in views},
         sums_bytes={name: size for name, size in sums.items() if size},
+        made_with=dict(sorted(blocks.totals.made_with.items())),
         pair_field=attempt["identity"]["input"]["pair_field"],
         unit=attempt["identity"]["input"]["unit"],
         remedies=frequent_remedies(rejects, counts.get(metrics.RECORDS, 0), attempt["identity"]["input"]["text_field"]),

@@ -151,7 +151,8 @@ def copy_files(output: Output, views: Sequence[View], commit: Commit, moves: Seq
         ]
         if rejected:
             parts[REJECTS] = write_rejects(output, name, rejected)
-    return Commit(name, commit.fingerprint, tuple(move.counted() for move in moves), parts, output.attempt)
+    counted = tuple(move.counted() for move in moves)
+    return Commit(name, commit.fingerprint, counted, parts, output.attempt, made_with=commit.made_with)
 
 
 def _read(output: Output, part: Part) -> bytes:

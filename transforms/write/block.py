@@ -12,6 +12,7 @@ from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Int64Array, TokenBlock, VectorBlock, row_of_each
 from layerbeam.transforms.columns import make_table, texts_of_rows
 from layerbeam.transforms.commits import Commit, InputFile, name_of
+from layerbeam.transforms.hardware import made_with
 from layerbeam.transforms.layout import REJECTS
 from layerbeam.transforms.parts import part_folder
 from layerbeam.transforms.parts.part_format import Output
@@ -104,4 +105,4 @@ def _write_files(
     rejected = [reject for reject in text.rejected if reject.file in numbers]
     if rejected and REJECTS not in parts:
         parts[REJECTS] = write_rejects(output, name, sorted(rejected, key=lambda reject: numbers[reject.file]))
-    return Commit(name, output.fingerprint, files, parts, output.attempt, text.together)
+    return Commit(name, output.fingerprint, files, parts, output.attempt, text.together, made_with())

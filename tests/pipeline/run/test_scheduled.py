@@ -16,6 +16,8 @@ from repository import DATA, ROOT, systemd_unit
 from workplace import Workplace
 
 from layerbeam.pipeline.cli.parser import make_parser
+from layerbeam.transforms import hardware
+from layerbeam.transforms.write import block as write_block
 
 SCHEDULE = ROOT / "configs" / "schedule"
 GUIDE = (ROOT / "docs" / "scheduled_runs.md").read_text()
@@ -182,3 +184,19 @@ def test_systemd_accepts_units(tmp_path):
     where = os.environ | {"SYSTEMD_UNIT_PATH": f"{tmp_path}:"}
     done = subprocess.run(["systemd-analyze", "verify", *paths], env=where, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_which_program_and_processor_encoded_what(workplace, monkeypatch):
+    workplace.finished(
+        {"a.txt": "the bank\nthe river\n", "b.txt": "a bank\n"}, views={"t": {"level": "text", "layers": [-1]}}
+    )
+    made_with = hardware.made_with()
+    assert re.fullmatch(r"tensorflow 2\.\d+\.\d+ on \w+", made_with)
+    assert workplace.manifest()["made_with"] == {made_with: 3}
+    monkeypatch.setattr(write_block, "made_with", lambda: "tensorflow 2.99.0 on another")
+    workplace.write("corpus/c.txt", "the bank\n")
+    os.rename("corpus/b.txt", "corpus/d.txt")  # copied
+    workplace.drive()
+    assert workplace.manifest()["made_with"] == {made_with: 3, "tensorflow 2.99.0 on another": 1}
+    shown = f"3 texts by {made_with}, 1 text by tensorflow 2.99.0 on another: between these, equal texts differ by"
+    assert shown in workplace.show().out
