@@ -25,6 +25,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _RETRIES = 10  # within a minute or two
 _PASSING = (408, 429, 500, 502, 503, 504)
 _TIMEOUT_SECONDS = 60
+_MOST_BYTES = 1 << 50  # of a file
 
 
 class _Place(NamedTuple):
@@ -97,6 +98,8 @@ def _explanation(error: Any, endpoint: str, repository: str, revision: str) -> t
         return error.errno or errno.EIO, error.strerror or str(error)
     if isinstance(error, ValueError):  # a name that no dataset has
         return errno.EINVAL, str(error)
+    if isinstance(error, KeyError | TypeError | AttributeError):
+        return errno.EIO, f"{endpoint} gives an answer that is none of the Hub ({type(error).__name__}: {error})"
     # Of its HTTP client, which differs between versions.
     return errno.EIO, f"{endpoint} cannot be reached ({type(error).__name__}: {error})"
 
@@ -118,18 +121,19 @@ class HfStore(Store):
         """The path, or glob, at the commit that its revision names now."""
         place = _split(path)
         if not _COMMIT.fullmatch(place.revision):
-            about = self._ask(place, "GET", f"api/datasets/{place.repository}/revision/{place.quoted_revision}").json()
-            place = place._replace(revision=about["sha"])
+            address = f"api/datasets/{place.repository}/revision/{place.quoted_revision}"
+            with self._explain(place):
+                commit = self._ask(place, "GET", address).json()["sha"]
+                if not _COMMIT.fullmatch(commit):
+                    raise ValueError(f"{self._api.endpoint} says that the commit is {commit!r:.60}")
+            place = place._replace(revision=commit)
         return place.path
 
     def list(self, prefix: str) -> Iterator[InputFile]:
         place = _split(prefix)
         folder = place.name.rpartition("/")[0]
         given = {"revision": place.revision, "repo_type": "dataset", "recursive": True}
-        with (
-            contextlib.suppress(FileNotFoundError),
-            explain(self._api.endpoint, place.repository, place.revision, place.path),
-        ):
+        with contextlib.suppress(FileNotFoundError), self._explain(place):
             for found in self._api.list_repo_tree(place.repository, folder or None, **given):
                 if hasattr(found, "blob_id") and found.path.startswith(place.name):
                     yield _as_file(prefix.removesuffix(place.name) + found.path, found)
@@ -137,8 +141,9 @@ class HfStore(Store):
     def stat(self, path: str) -> InputFile | None:
         place = _split(path)
         address = f"api/datasets/{place.repository}/paths-info/{place.quoted_revision}"
-        found = self._ask(place, "POST", address, data={"paths": [place.name], "expand": False}).json()
-        return next((_as_file(path, self._as_found(**one)) for one in found if one["type"] == "file"), None)
+        with self._explain(place):
+            found = self._ask(place, "POST", address, data={"paths": [place.name], "expand": False}).json()
+            return next((_as_file(path, self._as_found(**one)) for one in found if one["type"] == "file"), None)
 
     def read(self, path: str, start: int, end: int | None) -> bytes:
         place = _split(path)
@@ -150,7 +155,7 @@ class HfStore(Store):
 
     def _ask(self, place: _Place, method: str, address: str, headers: Any = None, **given: Any) -> Any:
         """The Hub's answer, asked again for about a minute if an error may pass."""
-        with explain(self._api.endpoint, place.repository, place.revision, place.path):
+        with self._explain(place):
             answer = self._http.http_backoff(
                 method,
                 f"{self._api.endpoint}/{address}",
@@ -163,6 +168,9 @@ class HfStore(Store):
             if answer.status_code != 416:
                 self._http.hf_raise_for_status(answer)
             return answer
+
+    def _explain(self, place: _Place) -> Any:
+        return explain(self._api.endpoint, place.repository, place.revision, place.path)
 
     def write(self, path: str, file: IO[bytes], size: int) -> None:
         _refuse(path)
@@ -179,4 +187,6 @@ def _refuse(path: str) -> NoReturn:
 
 
 def _as_file(path: str, found: Any) -> InputFile:
+    if not isinstance(found.size, int) or not 0 <= found.size < _MOST_BYTES:
+        raise ValueError(f"the Hub says that its size is {found.size!r:.60}")
     return InputFile(path, found.size, 0.0, found.lfs.sha256 if found.lfs else found.blob_id)

@@ -423,7 +423,7 @@ def without(view: dict[str, object], name: str) -> dict[str, object]:
     [
         (
             lambda _: {},
-            "complete, counts, encoder, fingerprint, identity, left_out, made_with, problems, schema_version, settings, v",
+            "complete, counts, encoder, fingerprint, identity, left_out, made_with, problems, schema_version, settings",
         ),
         (lambda whole: whole | {"views": []}, "views"),
         (lambda whole: whole | {"views": {"t": None}}, "views.t"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 
+import hub as hub_module
 import pytest
 
 from layerbeam.transforms import storage
@@ -95,6 +97,34 @@ def test_the_hub_goes_on_failing(hub, commit, no_pauses):
     hub.faults.planned = ["reset"] * 20
     with pytest.raises(OSError, match="cannot be reached"):
         storage.read_bytes(path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"size": 1 << 60}, "the Hub says that its size is 1152921504606846976"),
+        ({"size": "x"}, "the Hub says that its size is 'x'"),
+        ({"size": -1}, "the Hub says that its size is -1"),
+        ({"oid": None, "type": None}, "No such file"),
+    ],
+)
+def test_what_no_hub_says(hub, commit, monkeypatch, changed, reason):
+    entry = hub_module._entry
+    monkeypatch.setattr(hub_module, "_entry", lambda *given: entry(*given) | changed)
+    path = f"hf://datasets/org/data@{commit}/data/b.parquet"
+    assert storage.stat_file(path).problem == reason
+
+
+def test_a_branch_without_a_commit(hub, commit, monkeypatch):
+    answer = hub.answer
+    for body, reason in (("{}", "KeyError: 'sha'"), ("[]", "TypeError"), ('{"sha": "x"}', "the commit is 'x'")):
+        monkeypatch.setattr(
+            hub,
+            "answer",
+            lambda *given, body=body: (200, {}, body.encode()) if "/revision/" in given[1] else answer(*given),
+        )
+        with pytest.raises(OSError, match=re.escape(reason)):
+            storage.pin("hf://datasets/org/data/a.jsonl")
 
 
 def test_what_is_not_there_or_not_allowed(hub, commit, monkeypatch):
