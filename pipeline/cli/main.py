@@ -350,7 +350,7 @@ def _print_summary(
 
 
 def _print_problems(summary: RunSummary) -> None:
-    for problem in summary.problems:
+    for problem in summary.first_problems:
         echo_error(f"{summary.path}: {problem}")
 
 

@@ -46,7 +46,7 @@ def print_summary(summary: RunSummary, *, speed: bool = True) -> None:
     console.print_table(("view", "rows", "size", "parts", "vectors"), views, left=("view", "vectors"))
     for view, size in summary.sums_bytes.items():
         console.print(f"sums      {size_text(size)} of sums for `{view}`, in {WORD_SUMS}: later runs add to them")
-    for problem in summary.problems:
+    for problem in summary.first_problems:
         console.print(f"problem   {problem}".replace("\n", "\\n"))
     if summary.is_unfinished:
         left = max(inputs["bytes"] - inputs["text_bytes_done"], 0)

@@ -30,6 +30,7 @@ _OF_SPEED = (
     "stage_shares",
     "counts",
 )
+_MOST_PROBLEMS = 20
 UNFINISHED = {
     "started": "unfinished: running, or killed",
     "interrupted": "unfinished: interrupted",
@@ -78,6 +79,14 @@ class RunSummary:
     def is_unfinished(self) -> bool:
         """Whether the last attempt is running, was killed or interrupted, or failed."""
         return self.state in UNFINISHED.values()
+
+    @property
+    def first_problems(self) -> list[str]:
+        """The problems; of very many the first ones, and how many more there are."""
+        more = len(self.problems) - _MOST_PROBLEMS
+        if more <= 1:
+            return list(self.problems)
+        return [*self.problems[:_MOST_PROBLEMS], f"{more:,} more problems are listed in {self.path}/{layout.MANIFEST}"]
 
     @property
     def encoder_text(self) -> str:

@@ -142,3 +142,16 @@ def test_a_disk_that_fails_while_it_is_listed(workplace, monkeypatch):
             assert files(workplace) == ["corpus/a.txt", "corpus/b/b.txt"]
     workplace.drive()
     assert (workplace.folder / "out/_SUCCESS").exists()
+
+
+def test_of_very_many_problems_the_first_are_printed(workplace):
+    workplace.finished({f"{number:03}.txt": f"bank {number}\n" for number in range(100)}, views=VIEWS)
+    for number in range(99):
+        os.remove(f"corpus/{number:03}.txt")
+    workplace.drive(status=3)
+    for command in (["show", "out"], ["run", "c.yaml", "--quiet"]):
+        done = workplace.driven(*command, status=0 if command[0] == "show" else 3)
+        lines = [line for line in (done.out + done.err).splitlines() if line.startswith(("problem", "layerbeam: out"))]
+        assert len(lines) == 21, lines
+        assert lines[-1].endswith("79 more problems are listed in out/manifest.json")
+    assert len(workplace.manifest()["problems"]) == 99
