@@ -170,6 +170,7 @@ def _report(commands: _Commands) -> None:
     command.add_argument(
         "--text",
         metavar="T",
+        type=_text,
         action="append",
         default=[],
         help="show its nearest neighbours of all rows; encodes it with the encoder and settings of the run; repeatable",
@@ -193,7 +194,7 @@ def _search(commands: _Commands) -> None:
     )
     command.add_argument("output", metavar="OUT", help="the output folder")
     encodes = "search for a text, in a view of texts or records; encodes it with the encoder and settings of the run"
-    command.add_argument("--text", metavar="T", action="append", default=[], help=f"{encodes}; repeatable")
+    command.add_argument("--text", metavar="T", type=_text, action="append", default=[], help=f"{encodes}; repeatable")
     command.add_argument(
         "--like",
         metavar="FILE:LINE[:WORD]",
@@ -368,6 +369,15 @@ def _add_trust(command: argparse.ArgumentParser) -> None:
 
 def _add_json(command: argparse.ArgumentParser, what: str = "print JSON") -> None:
     command.add_argument("--json", action="store_true", help=what)
+
+
+def _text(given: str) -> str:
+    """The argument, which is UTF-8."""
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{given!r} is not UTF-8") from None
+    return given
 
 
 def _natural(text: str) -> int:

@@ -40,7 +40,7 @@ def export(view: View, folder: str, columns: Sequence[str], format: ArrayFormat,
     """Write the columns; path of the index. Memory is for one part. See `View.export`."""
     if format not in get_args(ArrayFormat):
         raise ValueError(f"export: format is {format!r}; allowed: {', '.join(get_args(ArrayFormat))}")
-    if not 1 <= shards <= max(view.num_rows, 1):
+    if not isinstance(shards, int) or not 1 <= shards <= max(view.num_rows, 1):
         raise ValueError(f"export: shards is {shards}; allowed: 1 to the number of rows, {view.num_rows:,}")
     if not storage.is_local(folder):
         raise ValueError(f"export: {folder} is in a store; name a local folder, and copy it")

@@ -142,6 +142,12 @@ def test_the_first_of_several(workplace):
     assert own == "    query  corpus/a.txt line 4  [bank] by bank"
 
 
+@pytest.mark.parametrize("command", ["search", "report"])
+def test_a_text_that_is_not_utf8(workplace, command):
+    done = workplace._call(command, "out", "--text", "\udcff", status=2)
+    assert done.err.startswith("layerbeam: argument --text: '\\udcff' is not UTF-8 (see")
+
+
 def test_like_a_text(workplace, search):
     finished(workplace, "texts", "records", input={"unit": "sentence"})
     (query,) = search("--like", "corpus/a.txt:3:1", "--view", "texts", "--layer", "0", "-k", "99")["queries"]

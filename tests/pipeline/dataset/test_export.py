@@ -89,6 +89,7 @@ def test_a_view_without_rows(tmp_path, format_):
     [
         ({"format": "npz"}, ValueError, "format is 'npz'; allowed: npy, safetensors"),
         ({"shards": 0}, ValueError, "shards is 0; allowed: 1 to the number of rows, 100"),
+        ({"shards": 2.5}, ValueError, "shards is 2.5; allowed: 1 to the number of rows, 100"),
         ({"shards": 101}, ValueError, "shards is 101; allowed: 1 to the number of rows, 100"),
         ({"columns": ["file"]}, ValueError, "file is .*string.*; arrays are of vectors and numbers"),
         ({"columns": ["layer_9"]}, UnknownNameError, "'layer_9': view texts of .* has no such column"),
