@@ -150,6 +150,26 @@ column-twice pipeline/cli/inspect_input.py pipeline/cli/test_init_input.py::test
     if header.count(name) == 1 ==> if header.count(name)
 half-line-of-sample pipeline/cli/inspect_input.py pipeline/cli/test_init_input.py::test_what_is_read_of_a_large_file_ends_with_a_line
     return sample[: sample.rfind(b"\n") + 1] or sample ==> return sample
+other-fields-move-cuts transforms/input/jsonl.py transforms/input/test_cuts.py::test_blocks_of_records_end_by_their_texts
+    return b"".join(found) if found else line ==> return line
+long-fields-in-one-block transforms/input/text.py transforms/input/test_jsonl.py::test_long_fields_end_a_block
+    weights = np.maximum(weights, lengths // _OTHER_FIELDS) ==> weights = np.maximum(weights, 1)
+texts-without-pairs transforms/input/records.py pipeline/run/test_changed_fields.py::test_another_pair_is_another_text
+    own.first_line, [texts, pairs]) ==> own.first_line, [texts])
+old-fields-stay transforms/parts/write.py pipeline/run/test_changed_fields.py::test_other_fields_in_every_record
+    return rows if self.texts is None else _with_fields(rows, self.texts) ==> return rows
+sums-by-old-fields transforms/views.py pipeline/run/test_changed_fields.py::test_sums_by_a_field_are_made_anew
+    any(view.aggregates and view.group_by for view in views) ==> False
+chunk-for-each-block transforms/input/cuts.py transforms/input/test_cuts.py::test_any_content_is_cut_in_a_few_passes
+    is_opened = place != self._place ==> is_opened = True
+too-many-candidates transforms/input/cuts.py transforms/input/test_cuts.py::test_any_content_is_cut_in_a_few_passes
+    is_known = all(one.is_complete for one in ranges[begins:fills]) ==> is_known = True
+pack-without-end transforms/slice/slices.py pipeline/run/test_small_files.py::test_a_pack_has_as_many_tokens_as_four_blocks
+    work.file.size, limits.of_packs, record_format) ==> work.file.size, limits, record_format)
+monitor-of-another-host pipeline/output/attempts.py pipeline/output/test_attempts.py::test_what_a_monitor_is_told
+    return beaten is not None and time.time() - beaten < _DEAD_AFTER_SECONDS ==> return beaten is not None
+made-by-the-copier transforms/parts/write.py pipeline/run/test_scheduled.py::test_which_program_and_processor_encoded_what
+    made_with=commit.made_with) ==> made_with="unknown")
 """  # noqa: E501
 
 

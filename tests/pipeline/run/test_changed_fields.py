@@ -109,3 +109,15 @@ def test_sums_by_a_field_are_made_anew(workplace, encoded):
     workplace.drive()
     assert sum(count for _, count in encoded) == sum(map(bool, TEXTS)) + sum(map(bool, TEXTS[:20]))
     workplace.assert_equals_fresh()
+
+
+def test_another_pair_is_another_text(workplace, encoded):
+    def data(second: str) -> bytes:
+        return as_jsonl([{"text": "the bank", "other": f"{second} {number}"} for number in range(3)])
+
+    workplace.finished({"a.jsonl": data("river")}, views={"t": VIEWS["records"]}, input={"pair_field": "other"})
+    encoded.clear()
+    workplace.write("corpus/a.jsonl", data("money"))
+    workplace.drive()
+    assert [count for _, count in encoded] == [3]
+    workplace.assert_equals_fresh()

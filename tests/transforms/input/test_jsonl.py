@@ -240,3 +240,11 @@ def test_integers_in_float_notation_are_integers(corpus):
     (block,) = read_file(path, format="jsonl", id_field="id", keep_fields={"n": "int64"})
     assert block.fields["n"].to_pylist() == [30284, 0, 1000, 7, None]
     assert block.fields["id"].to_pylist() == ["30284", "0", "1000", "7", None]
+
+
+def test_long_fields_end_a_block(corpus):
+    """Fields that are not the text count a sixteenth, so that a block's bytes are bounded."""
+    record = json.dumps({"text": "the bank", "notes": "x" * 1_580}) + "\n"
+    blocks = read_file(corpus(record * 100), BlockLimits(1_000, 1 << 30, 1 << 30, 128), format="jsonl")
+    assert max(block.num_bytes for block in blocks) <= 16_000 + len(record)
+    assert len(blocks) > 8
