@@ -172,7 +172,9 @@ def test_equal_lines_fill_their_blocks(folder, line):
 
 
 BLANK, HIGH = b"\n", b"same line\n"
-LOW = next(line for line in (b"line %d\n" % number for number in range(10_000)) if zlib.crc32(line) < 1 << 22)
+LINES_BY_HASH = sorted((b"line %d\n" % number for number in range(10_000)), key=zlib.crc32)
+# Both are candidates, of blocks of 2,000 lines.
+LOW, MIDDLE = LINES_BY_HASH[0], LINES_BY_HASH[40]
 
 
 @pytest.mark.parametrize(
@@ -180,15 +182,16 @@ LOW = next(line for line in (b"line %d\n" % number for number in range(10_000)) 
     [
         [b"the bank\n", *[BLANK] * 60_000],
         [LOW] * 20_000,
-        ([LOW] * 700 + [HIGH] * 1_300) * 12,  # ranges with too many candidates, and blocks without one
-        ([HIGH] * 520 + [LOW]) * 30,
+        # Ranges with too many candidates, next to others with a few and with none.
+        ([HIGH] * 3_000 + [MIDDLE] * 3 + [HIGH] * 400 + [LOW] * 2_500) * 6,
+        ([HIGH] * 5_200 + [LOW]) * 10,
         [b"%d\n" % (number % 977) for number in range(40_000)],
         [b"x" * 99 + b"\n", *[HIGH] * 3_000] * 5,  # a record that is alone
     ],
     ids=["blank", "all candidates", "some ranges", "every other block", "numbers", "long"],
 )
 def test_any_content_is_cut_in_a_few_passes(folder, monkeypatch, lines):
-    data, limits = b"".join(lines), BlockLimits(1 << 30, 1 << 30, 1_000, 128)
+    data, limits = b"".join(lines), BlockLimits(1 << 30, 10_000, 1 << 30, 128)
     read = storage.read_chunks
     num_bytes = 0
 
@@ -200,7 +203,7 @@ def test_any_content_is_cut_in_a_few_passes(folder, monkeypatch, lines):
 
     with monkeypatch.context() as patch:
         patch.setattr(storage, "read_chunks", counted)
-        blocks = cut(folder / "a.txt", data, limits, slice_bytes=9_999, max_record_bytes=90)
+        blocks = cut(folder / "a.txt", data, limits, slice_bytes=29_999, max_record_bytes=90)
     assert [content for content, *_ in blocks] == blocks_of(lines, limits, 90)
     assert num_bytes < 5 * len(data)
 
