@@ -118,11 +118,11 @@ def print_next(summary: RunSummary) -> None:
     if sys.stdout.isatty():
         report = f"{command} report {shlex.quote(path)}"
         steps.append((report, "a page: lengths, layers, neighbours, words (--word W)"))
-    if sys.stdout.isatty() and summary.state == "complete":
-        verify = f"{command} verify {shlex.quote(path)}"
-        steps.append((verify, "check a sample of rows against an independent NumPy implementation"))
-        if any(view["format"] == "parquet" for view in summary.views.values()):
-            steps.append((f"layerbeam.open_run({path!r})", "the rows in Python, as Arrow, NumPy or tf.data"))
+        if summary.state == "complete":
+            verify = f"{command} verify {shlex.quote(path)}"
+            steps.append((verify, "check a sample of rows against an independent NumPy implementation"))
+            if any(view["format"] == "parquet" for view in summary.views.values()):
+                steps.append((f"layerbeam.open_run({path!r})", "the rows in Python, as Arrow, NumPy or tf.data"))
     width = max((len(step) for step, _ in steps), default=0)
     plain_console(soft_wrap=True).print_section("next", (f"{step:{width}}  {purpose}" for step, purpose in steps))
 

@@ -19,6 +19,7 @@ from layerbeam.transforms.blocks import Slice, TextBlock, counts_of_file, row_sp
 from layerbeam.transforms.commits import Commit, FileRange, InputFile, hash_paths
 from layerbeam.transforms.input import FORMATS
 from layerbeam.transforms.input.records import UnreadableFileError, filled_share, is_blank, no_records
+from layerbeam.transforms.known import Known
 from layerbeam.transforms.parts.write import NOT_COPIED, Move
 from layerbeam.transforms.read.committed import CommittedBlocks
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
@@ -97,13 +98,9 @@ def _read_pack(
         items = list(itertools.islice(cut, 2))
         if len(items) == 1 and not isinstance(items[0], InputFile):
             own, content = items[0]
-            source = None if committed is None else committed.source_of(slice_.known, own)
-            texts = None
-            if source is None and committed is not None and record_format.has_fields:
-                texts = decode_block(own, content, record_format)
-                source = next(committed.sources_of_texts(slice_.known, texts), None)
-            if source is not None:
-                move = Move(source.own, own if texts is None else texts.files[0], texts)
+            found = _find_rows(own, content, slice_.known, record_format, committed)
+            if found is not None:
+                source, move = found
                 copies.setdefault(source.offset, (source.commit, []))[1].append(move)
                 continue
             waiting.append((own, content))
@@ -126,6 +123,22 @@ def _read_pack(
         except NOT_COPIED:
             first, *others = (move.target.file for move in moves)
             yield from _read_pack(Slice(first, 0, None, 0, others=tuple(others)), limits, record_format, committed)
+
+
+def _find_rows(
+    own: FileRange, content: Any, known: str, record_format: RecordFormat, committed: CommittedBlocks | None
+) -> tuple[Known, Move] | None:
+    """The commit that has the rows of the same bytes of a small file, or of the same texts, and how they move."""
+    if committed is None or not known:
+        return None
+    source = committed.source_of(known, own)
+    if source is not None:
+        return source, Move(source.own, own)
+    if not record_format.has_fields:
+        return None
+    texts = decode_block(own, content, record_format)
+    source = next(committed.sources_of_texts(known, texts), None)
+    return None if source is None else (source, Move(source.own, texts.files[0], texts))
 
 
 def _join(texts: Sequence[TextBlock]) -> TextBlock:

@@ -123,7 +123,7 @@ class HfStore(Store):
         if not _COMMIT.fullmatch(place.revision):
             address = f"api/datasets/{place.repository}/revision/{place.quoted_revision}"
             with self._explain(place):
-                commit = self._ask(place, "GET", address).json()["sha"]
+                commit = self._ask("GET", address).json()["sha"]
                 if not _COMMIT.fullmatch(commit):
                     raise ValueError(f"{self._api.endpoint} says that the commit is {commit!r:.60}")
             place = place._replace(revision=commit)
@@ -142,32 +142,32 @@ class HfStore(Store):
         place = _split(path)
         address = f"api/datasets/{place.repository}/paths-info/{place.quoted_revision}"
         with self._explain(place):
-            found = self._ask(place, "POST", address, data={"paths": [place.name], "expand": False}).json()
+            found = self._ask("POST", address, data={"paths": [place.name], "expand": False}).json()
             return next((_as_file(path, self._as_found(**one)) for one in found if one["type"] == "file"), None)
 
     def read(self, path: str, start: int, end: int | None) -> bytes:
         place = _split(path)
         asked = range_header(start, end)
         address = f"datasets/{place.repository}/resolve/{place.quoted_revision}/{urllib.parse.quote(place.name)}"
-        answer = self._ask(place, "GET", address, {"Accept-Encoding": "identity", **asked})
+        with self._explain(place):
+            answer = self._ask("GET", address, {"Accept-Encoding": "identity", **asked})
         data: bytes = b"" if answer.status_code == 416 else answer.content  # 416: behind the end
         return data if answer.status_code != 200 or not asked else data[start:end]
 
-    def _ask(self, place: _Place, method: str, address: str, headers: Any = None, **given: Any) -> Any:
-        """The Hub's answer, asked again for about a minute if an error may pass."""
-        with self._explain(place):
-            answer = self._http.http_backoff(
-                method,
-                f"{self._api.endpoint}/{address}",
-                headers=self._http.build_hf_headers(headers=headers),
-                timeout=_TIMEOUT_SECONDS,
-                max_retries=_RETRIES,
-                retry_on_status_codes=_PASSING,
-                **given,
-            )
-            if answer.status_code != 416:
-                self._http.hf_raise_for_status(answer)
-            return answer
+    def _ask(self, method: str, address: str, headers: Any = None, **given: Any) -> Any:
+        """The Hub's answer, asked again for about a minute if an error may pass. Errors are those of its client."""
+        answer = self._http.http_backoff(
+            method,
+            f"{self._api.endpoint}/{address}",
+            headers=self._http.build_hf_headers(headers=headers),
+            timeout=_TIMEOUT_SECONDS,
+            max_retries=_RETRIES,
+            retry_on_status_codes=_PASSING,
+            **given,
+        )
+        if answer.status_code != 416:
+            self._http.hf_raise_for_status(answer)
+        return answer
 
     def _explain(self, place: _Place) -> Any:
         return explain(self._api.endpoint, place.repository, place.revision, place.path)
