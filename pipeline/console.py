@@ -10,6 +10,7 @@ import shlex
 import shutil
 import sys
 import threading
+import time
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -147,6 +148,11 @@ def echo(message: str) -> None:
     """Print a status message to standard error; standard output is for results."""
     if not hides_status():
         echo_warning(message)
+
+
+def echo_timed(message: str) -> None:
+    """Print a status message of a run or plan, with the time if standard error is no terminal."""
+    echo(message if sys.stderr.isatty() else f"{time.strftime('%H:%M:%S')} {message}")
 
 
 def echo_warning(message: str) -> None:

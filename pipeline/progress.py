@@ -113,7 +113,7 @@ def _is_commit(name: str) -> bool:
 def _counts_in(path: str) -> dict[str, int] | None:
     """What a commit counts in all of its files; None if it is not whole yet."""
     files = (storage.read_json(path) or {}).get("files")
-    return None if files is None else metrics.total(file["counts"] for file in files)
+    return None if files is None else metrics.total(file.get("counts", {}) for file in files)
 
 
 @dataclasses.dataclass

@@ -8,15 +8,31 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import ConfigDict, StrictBool, StrictFloat, StrictInt, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, ValidationError
 
 from layerbeam.transforms import layout, metrics
 from layerbeam.transforms.settings import adapter
 
 Record = TypeVar("Record")
 _PLACE_IN_RECORD = re.compile(r" at (?:byte|character) \d| \([\d,]+ tokens ")
+
+
+def _encodable(text: str) -> str:
+    text.encode("utf-8")
+    return text
+
+
+def _encodable_path(path: str) -> str:
+    path.encode("utf-8", "surrogateescape")
+    return path
+
+
+# What SQLite can hold.
+Size = Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
+Text = Annotated[str, AfterValidator(_encodable)]
+LocalPath = Annotated[str, AfterValidator(_encodable_path)]
 
 
 def _validate(type_: type[Record], record: Any, what: str) -> Record:
@@ -46,11 +62,11 @@ class InputFile(_Exact):
     continues and exits with status 3.
     """
 
-    path: str
-    size: StrictInt
+    path: LocalPath
+    size: Size
     modified: StrictFloat
-    version: str = ""
-    problem: str = ""
+    version: Text = ""
+    problem: LocalPath = ""
 
     @staticmethod
     def unreadable(path: str, problem: str) -> InputFile:
@@ -73,14 +89,14 @@ class FileRange(_Exact):
     """
 
     file: InputFile
-    first_line: StrictInt
-    num_lines: StrictInt
-    first_byte: StrictInt
-    end_byte: StrictInt
-    sha256: str
+    first_line: Size
+    num_lines: Size
+    first_byte: Size
+    end_byte: Size
+    sha256: Text
     is_last: StrictBool = False
-    counts: Mapping[str, StrictInt] = dataclasses.field(default_factory=dict)
-    texts: str = ""
+    counts: Mapping[str, Size] = dataclasses.field(default_factory=dict)
+    texts: Text = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for JSON. (`dataclasses.asdict` copies, which takes longer than all the rest.)"""
@@ -164,10 +180,10 @@ class Rejected(_Exact):
 class Part(_Exact):
     """One written file: `path` relative to the output folder, `rows`, size in `bytes`, `sha256` of the bytes."""
 
-    path: str
-    rows: StrictInt
-    bytes: StrictInt
-    sha256: str
+    path: Text
+    rows: Size
+    bytes: Size
+    sha256: Text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,13 +197,13 @@ class Commit(_Exact):
     it. `made_with`: what encoded it, as `hardware.made_with` says.
     """
 
-    name: str
-    fingerprint: str
+    name: Text
+    fingerprint: Text
     files: tuple[FileRange, ...]
-    parts: Mapping[str, Part]
-    attempt: StrictInt | None = None
-    together: str | None = None
-    made_with: str | None = None
+    parts: Mapping[Text, Part]
+    attempt: Size | None = None
+    together: Text | None = None
+    made_with: Text | None = None
 
     @property
     def counts(self) -> dict[str, int]:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from layerbeam.pipeline.cli.parser import PATHS, RUNNERS, escape_negative_layers, make_parser
-from layerbeam.pipeline.console import command_name, echo, echo_error, hide_status, only_main_thread_prints
+from layerbeam.pipeline.console import command_name, echo, echo_error, echo_timed, hide_status, only_main_thread_prints
 from layerbeam.pipeline.errors import BusyError, UsageError, root_cause
 from layerbeam.pipeline.run.signals import interrupting_signal
 
@@ -99,7 +99,7 @@ def _is_in_store(path: str) -> bool:
 def _announce_loading() -> None:
     """Tell at once what takes seconds; not where it is loaded already."""
     if "apache_beam" not in sys.modules:
-        echo("loading Apache Beam and TensorFlow ...")
+        echo_timed("loading Apache Beam and TensorFlow ...")
 
 
 def _run(options: argparse.Namespace, beam_arguments: list[str]) -> int:

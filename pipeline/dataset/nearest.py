@@ -23,7 +23,7 @@ from layerbeam.pipeline.dataset.view import FILES_AT_ONCE, View
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import Part
 from layerbeam.transforms.hardware import cores
-from layerbeam.transforms.number_types import as_matrix, code_names, scale_of, vector_names
+from layerbeam.transforms.number_types import as_matrix, code_names, elements, scale_of, vector_names
 
 Metric: TypeAlias = Literal["cosine", "dot", "l2"]
 Array: TypeAlias = npt.NDArray[Any]
@@ -68,6 +68,9 @@ def find_nearest(
             vectors, *scales = stored.read(part, names, rows).columns
             if rows is None:
                 view.check_rows(part, len(vectors))
+            if getattr(elements(vectors).type, "list_size", 0) != view.width:
+                path = storage.join(view.path, part.path)
+                raise ValueError(f"{path}: {column} is of type {vectors.type}, not of {view.width:,} numbers")
             numbers = firsts[number] + (np.arange(part.rows) if rows is None else rows)
             best.add(numbers, as_matrix(vectors), scales[0].to_numpy() if scales else None)
 

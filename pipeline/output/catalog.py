@@ -486,8 +486,9 @@ class Totals:
         for line in lines:
             commit = json.loads(line)
             for file in commit["files"]:
-                self.counts.update(file["counts"])
-                self.made_with[commit.get("made_with", "unknown")] += metrics.embedded_texts(file["counts"])
+                counts = file.get("counts", {})
+                self.counts.update(counts)
+                self.made_with[commit.get("made_with", "unknown")] += metrics.embedded_texts(counts)
             for view, part in commit["parts"].items():
                 self.views[view].update(rows=part["rows"], bytes=part["bytes"], parts=1)
             yield line

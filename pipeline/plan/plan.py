@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from layerbeam.pipeline.config.job import Job
-from layerbeam.pipeline.console import echo
+from layerbeam.pipeline.console import echo_timed
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.detect_format import find_format, refuse_other_format
 from layerbeam.pipeline.output.find import PendingWork, check_output, find_inputs, find_work, starts_over
@@ -213,7 +213,7 @@ def make_plan(
     work, note = _find_work(job, found)
     check_fields(job, work)
     began_to_read = time.monotonic()
-    echo("reading slices of the input ...")
+    echo_timed("reading slices of the input ...")
     work, copied = find_copied(job, work)
     sample = estimate(job, work, BUDGET, seed)
 
@@ -222,7 +222,7 @@ def make_plan(
         until = began_to_read + max(_PLAN_SHARE * run_seconds, _LEAST_SECONDS)
         return min(until, began + _MOST_SECONDS) - time.monotonic()
 
-    echo("encoding some of their texts ...")
+    echo_timed("encoding some of their texts ...")
     measured = measure(job, sample, workers, time_left)
     duration = _duration(sample, measured, workers, startup_seconds)
     lengths, weights = sample.lengths()

@@ -15,7 +15,7 @@ import grpc
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
 from layerbeam.pipeline.build import build
-from layerbeam.pipeline.console import echo, echo_warning, quiet, underlying
+from layerbeam.pipeline.console import echo_timed, echo_warning, quiet, underlying
 from layerbeam.pipeline.errors import BusyError, UsageError, root_cause
 from layerbeam.pipeline.output.dataflow_jobs import DataflowJob
 from layerbeam.pipeline.output.engine_jobs import endpoint_of
@@ -105,9 +105,9 @@ class RemoteRun(Run):
         complete = log.end_measured(result)
         counts = log.record["counts"]
         if complete and was_done and not (counts.get(metrics.BLOCKS_WRITTEN) or counts.get(metrics.BLOCKS_COPIED)):
-            echo(NOTHING_TO_DO)
+            echo_timed(NOTHING_TO_DO)
             return Ended.NOTHING_TO_DO
-        echo(f"{log.times()} on {self.remote.name}")
+        echo_timed(f"{log.times()} on {self.remote.name}")
         return Ended(complete)
 
     def _continues(self, result: Any, error: BaseException, interrupted: bool) -> bool:
@@ -144,10 +144,10 @@ class RemoteRun(Run):
     def _print_location(self, result: Any) -> None:
         job = self._job(result)
         if job is None:
-            echo(f"submitted to {self.remote.name} as {self.remote.job_name}")
+            echo_timed(f"submitted to {self.remote.name} as {self.remote.job_name}")
         else:
-            echo(f"submitted to Dataflow as {self.remote.job_name}, job {job.id}")
-            echo(job.page)
+            echo_timed(f"submitted to Dataflow as {self.remote.job_name}, job {job.id}")
+            echo_timed(job.page)
 
     def _detach(self, result: Any) -> str:
         """After an interrupt: let the job continue, or ask it to cancel; returns what to tell."""

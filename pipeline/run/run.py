@@ -14,7 +14,7 @@ from typing import Any
 from apache_beam.options import pipeline_options
 
 from layerbeam.pipeline.config.job import Job
-from layerbeam.pipeline.console import count_noun, echo, echo_error, echo_warning, quiet, size_text, underlying
+from layerbeam.pipeline.console import count_noun, echo_error, echo_timed, echo_warning, quiet, size_text, underlying
 from layerbeam.pipeline.errors import UsageError, root_cause
 from layerbeam.pipeline.output.detect_format import find_format, refuse_other_format
 from layerbeam.pipeline.output.find import (
@@ -109,7 +109,7 @@ class Run:
         """Print how much will be written. Raises UsageError if the disk has less space, unless `force`."""
         encoder = self.job.encoder
         if encoder.kind == "savedmodel":  # the other kinds have one engine only
-            echo(f"encoder: engine {encoder.engine}: {encoder.engine_because}")
+            echo_timed(f"encoder: engine {encoder.engine}: {encoder.engine_because}")
         note = vocabulary_note(encoder.describe())
         if note is not None:
             echo_warning(f"encoder: {note}")
@@ -121,10 +121,10 @@ class Run:
         if work.texts_done or copied.texts:
             texts = f", {count_noun(copied.texts, 'text')} to copy" if copied.texts else ""
             done = f"{count_noun(work.texts_done, 'text')} already embedded{texts}"
-            echo(f"resuming: {done}; the estimates below cover the rest")
+            echo_timed(f"resuming: {done}; the estimates below cover the rest")
         views = [view for view in self.job.views if view.name not in work.kept_views]
         sampled = "" if expected.is_whole else " (estimated from a sample)"
-        echo(f"to write{sampled}: " + "; ".join(describe(expected, view) for view in views))
+        echo_timed(f"to write{sampled}: " + "; ".join(describe(expected, view) for view in views))
         path, free = self.job.output.path, free_bytes(self.job.output.path)
         sizes = (expected.view_bytes[view.name] + expected.sums_bytes.get(view.name, 0) for view in views)
         total_bytes = (sum(sizes) + copied.bytes) * (1 + self.extra_bytes_ratio)
@@ -165,7 +165,7 @@ class LocalRun(Run):
     def _run(self, found: Sequence[InputFile]) -> Ended:
         work = find_work(self.job, prune_missing=self.prune_missing, reread=self.reread, found=found)
         if is_finished(self.job.output.path, self.job.config.input.max_reject_rate, work):
-            echo(NOTHING_TO_DO)
+            echo_timed(NOTHING_TO_DO)
             return Ended.NOTHING_TO_DO
         self._check(work)
         return Ended(self._embed(work))
@@ -199,5 +199,5 @@ class LocalRun(Run):
             # process ends them. Their unfinished files have names of their own, and the next run deletes them.
             os._exit(128 + number if number else 1)
         complete = log.end_measured(result)
-        echo(f"{log.times()} with {count_noun(local.workers, 'worker')}")
+        echo_timed(f"{log.times()} with {count_noun(local.workers, 'worker')}")
         return complete

@@ -37,15 +37,19 @@ from layerbeam.transforms.hardware import tf
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _TENSOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<part>[AB])\.weight")
 _OWN_TENSOR = re.compile(r"(?P<module>.+)\.parametrizations\.weight\.0\.lora_(?P<part>[AB])")
-_READ = ("peft_type", "r", "lora_alpha", "use_rslora", "target_modules", "rank_pattern", "alpha_pattern", "bias")
-# These say where an adapter comes from, how it was trained, or which modules have tensors: the tensors show that, too.
+_READ = (
+    *("peft_type", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "bias"),
+    *("target_modules", "exclude_modules", "layers_to_transform"),
+)
+# These say where an adapter comes from or how it was trained.
 _NOT_DECISIVE = (
     *("auto_mapping", "base_model_name_or_path", "revision", "task_type", "inference_mode", "peft_version"),
-    *("lora_dropout", "init_lora_weights", "eva_config", "layers_to_transform", "layers_pattern", "exclude_modules"),
+    *("lora_dropout", "init_lora_weights", "eva_config", "layers_pattern"),
     *("megatron_core", "qalora_group_size", "runtime_config"),
 )
 # Others, such as pissa, change the encoder's own weights before training.
 _INITS = (None, True, False, "gaussian", "eva", "orthogonal")
+_LAYER = re.compile(r"\.(\d+)(?=\.)")
 _ROWS = 1 << 14  # that are merged at once
 
 
@@ -225,16 +229,27 @@ class _PeftConfig(_Config):
 
     def _is_target(self, module: str) -> bool:
         """Whether peft puts an adapter at a module of this name."""
-        targets = self._fields.get("target_modules")
-        if isinstance(targets, str):
-            return targets == "all-linear" or self._matches("target_modules", targets, module)
-        if not isinstance(targets, list):
-            raise self._refusal("target_modules", "a list of modules or a regular expression")
-        return any(f".{module}".endswith(f".{target}") for target in targets)
+        layers = self._fields.get("layers_to_transform")
+        if layers is not None and layers != []:
+            numbers = _LAYER.findall(module)
+            if not numbers or int(numbers[-1]) not in (layers if isinstance(layers, list) else [layers]):
+                return False
+        if self._fields.get("exclude_modules") and self._names("exclude_modules", module):
+            return False
+        return self._fields.get("target_modules") == "all-linear" or self._names("target_modules", module)
+
+    def _names(self, field: str, module: str) -> bool:
+        """Whether a field, a list of modules or a regular expression, names the module."""
+        given = self._fields.get(field)
+        if isinstance(given, str):
+            return self._matches(field, given, module)
+        if not isinstance(given, list):
+            raise self._refusal(field, "a list of modules or a regular expression")
+        return any(f".{module}".endswith(f".{name}") for name in given)
 
     def of_module(self, module: str) -> tuple[int, float]:
         if not self._is_target(module):
-            raise self.tensor_refusal(module, "is not among target_modules: peft would not use it")
+            raise self.tensor_refusal(module, "is not among target_modules, or left out: peft would not use it")
         rank, alpha = self._number("r", "rank_pattern", module), self._number("lora_alpha", "alpha_pattern", module)
         if not isinstance(rank, int):
             raise self._refusal("r", "an integer, as those of rank_pattern")

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Literal
 
 Activation = Literal["gelu", "gelu_tanh", "silu"]
 MAX_SHOWN = 80
+_MOST_BYTES = 1 << 28  # of a vocabulary or a JSON file; Gemma 3 has one of 33 MB
 
 # Transformers' names (activations.py). gelu_fast is the tanh form with sqrt(2/pi) as a constant of 10 digits;
 # quick_gelu is another function.
@@ -93,12 +94,23 @@ class ConfigFile:
 def read_json(handle: str, path: Path) -> dict[str, Any]:
     """The object in a JSON file. EncoderError if it holds none."""
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_small(handle, path))
     except (ValueError, RecursionError) as error:
         raise EncoderError(f"{handle}: {path}: is not JSON ({error}); download it again") from None
     if not isinstance(content, dict):
         raise EncoderError(f"{handle}: {path}: must hold a JSON object, not {str(content)[:40]!r}; download it again")
     return content
+
+
+def read_small(handle: str, path: Path) -> bytes:
+    """The bytes of a file that is read whole. EncoderError if it is larger than any such file of an encoder."""
+    with path.open("rb") as file:
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise EncoderError(
+            f"{handle}: {path}: has over {_MOST_BYTES >> 20} MB, more than any encoder's; check the file"
+        )
+    return data
 
 
 def open_regular(path: str | Path) -> BinaryIO:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from layerbeam.transforms.encoders.architectures import Architecture
-from layerbeam.transforms.encoders.config_file import EncoderError
+from layerbeam.transforms.encoders.config_file import EncoderError, read_small
 from layerbeam.transforms.encoders.formats.weights import Tensor
 
 Kind = Literal["huggingface", "google", "savedmodel"]
@@ -306,7 +306,7 @@ def read_vocabulary(handle: str, path: Path, vocab_size: int | None) -> Vocabula
     if not path.is_file():
         raise EncoderError(f"{handle}: {path} is missing; it holds the vocabulary, one entry per line: download it too")
     try:
-        entries = [line.removesuffix("\r") for line in path.read_bytes().decode("utf-8").split("\n")]
+        entries = [line.removesuffix("\r") for line in read_small(handle, path).decode("utf-8").split("\n")]
     except UnicodeDecodeError as error:
         raise EncoderError(f"{handle}: {path}: is not UTF-8 at byte {error.start}; download it again") from None
     while entries and not entries[-1]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from object_store import upload
 from vector_tables import WIDTH, a_view, in_parts, random_vectors, table_of
@@ -203,6 +204,17 @@ def test_another_number_of_rows_than_listed(tmp_path):
     read = write_run(tmp_path, view, in_parts(view, random_vectors(0, 3), [3]))["texts"]
     other = dataclasses.replace(read, parts=[dataclasses.replace(read.parts[0], rows=4)])
     with pytest.raises(ValueError, match=r"\.parquet: has 3 rows, not 4 as listed$"):
+        other.nearest([1] * WIDTH, layer=1)
+
+
+@pytest.mark.parametrize("vectors", [pa.array([[1.0]] * 3), pa.array([[1.0] * 9] * 3, pa.list_(pa.float32(), 9))])
+def test_a_part_of_another_program(tmp_path, vectors):
+    view = a_view()
+    read = write_run(tmp_path, view, in_parts(view, random_vectors(0, 3), [3]))["texts"]
+    table = pq.read_table(read.paths[0])
+    pq.write_table(table.set_column(table.schema.get_field_index("layer_1"), "layer_1", vectors), read.paths[0])
+    other = dataclasses.replace(read, parts=[dataclasses.replace(read.parts[0], sha256="")])
+    with pytest.raises(ValueError, match=rf"parquet: layer_1 is of type .*, not of {WIDTH} numbers"):
         other.nearest([1] * WIDTH, layer=1)
 
 

@@ -17,6 +17,7 @@ from workplace import THREE_VIEWS
 
 import layerbeam
 from layerbeam.pipeline.output import commits
+from layerbeam.pipeline.output.catalog import Totals
 from layerbeam.transforms.commits import Commit, FileRange, InputFile, Part, name_of
 
 FILES = tuple(
@@ -43,6 +44,14 @@ def test_a_part_outside_the_output_is_refused(path):
     record = json.loads(LINE)
     record["parts"]["tokens"]["path"] = path
     with pytest.raises(ValueError, match="is not a part of this output"):
+        Commit.from_json(record)
+
+
+@pytest.mark.parametrize("value", [-1, 2**63, "\ud800"])
+def test_a_value_that_no_table_holds_is_refused(value):
+    record = json.loads(LINE)
+    record["files"][0]["file"]["size" if isinstance(value, int) else "path"] = value
+    with pytest.raises(ValueError, match="is not a commit: files"):
         Commit.from_json(record)
 
 
@@ -78,6 +87,8 @@ def test_any_json_is_a_commit_or_none(record):
     except ValueError:
         return
     assert Commit.from_json(json.loads(commit.to_line())) == commit
+    line = json.dumps(record).encode()
+    assert list(Totals().count([line])) == [line]
 
 
 @given(st.data())

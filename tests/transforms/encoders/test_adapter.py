@@ -105,6 +105,8 @@ def test_layers_are_those_of_merged_weights(bert, tmp_path):
         ({"r": 4, "rank_pattern": {"self": 2, "value": 3}, "use_rslora": True}, {VALUE: 3}, (4, 8 / math.sqrt(3))),
         ({"target_modules": r".*\.(query|value)"}, {}, (2, 2)),
         ({"target_modules": [QUERY, "self.value"], "init_lora_weights": "gaussian"}, {}, (2, 2)),
+        ({"layers_to_transform": [1], "exclude_modules": ["key", "output.dense"]}, {}, (2, 2)),
+        ({"layers_to_transform": 1, "layers_pattern": "layer"}, {}, (2, 2)),
     ],
 )
 def test_scales(bert, tmp_path, config, ranks, scales):
@@ -168,10 +170,14 @@ def test_fingerprint_is_of_values_and_scales(bert, tmp_path):
         ({"rank_pattern": {r"((\w|\.)+)+!": 4}, "r": 0}, "r is 0; it must be a positive number"),
         ({"target_modules": r"((\w|\.)+)+!"}, "is not among target_modules"),
         ({"rank_pattern": [4]}, "rank_pattern is [4]; it must be an object"),
-        ({"target_modules": ["key"]}, f"{QUERY} is not among target_modules: peft would not use it"),
+        ({"target_modules": ["key"]}, f"{QUERY} is not among target_modules, or left out: peft would not use it"),
         ({"target_modules": ["ry"]}, f"{QUERY} is not among target_modules"),  # the end of a name, and no name
         ({"target_modules": "query"}, "is not among target_modules"),
         ({"target_modules": "("}, 'target_modules is "("; it must be modules and regular expressions that RE2 knows'),
+        ({"exclude_modules": ["self.query"]}, f"{QUERY} is not among target_modules, or left out"),
+        ({"exclude_modules": r".*\.query"}, "or left out: peft would not use it"),
+        ({"layers_to_transform": [0, 2]}, "or left out: peft would not use it"),
+        ({"layers_to_transform": 0}, "or left out: peft would not use it"),
         ({"target_modules": None}, "target_modules is null; it must be a list of modules or a regular"),
     ],
 )

@@ -223,6 +223,19 @@ def test_folder_that_may_not_be_read(folder, monkeypatch):
     assert refused(folder) == f"{folder}: cannot be read: Permission denied"
 
 
+@pytest.mark.parametrize("name", ["config.json", "vocab.txt", "tokenizer_config.json"])
+def test_small_files_of_gigabytes_are_not_read(folder, name):
+    with open(folder / name, "ab") as file:
+        file.truncate(4 << 30)  # without a byte on the disk
+    assert f"{folder / name}: has over 256 MB, more than any encoder's; check the file" in refused(folder)
+
+
+def test_header_of_more_tensors_than_any_encoder_has(folder):
+    header = b"{" + b" " * (1 << 24)
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    assert f"model.safetensors: has a header of {(1 << 24) + 1:,} bytes, more than any encoder's" in refused(folder)
+
+
 def test_config_that_is_a_folder(folder):
     (folder / "config.json").unlink()
     (folder / "config.json").mkdir()

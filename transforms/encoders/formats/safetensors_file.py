@@ -6,6 +6,7 @@ Source of the format: https://github.com/huggingface/safetensors
 from __future__ import annotations
 
 import json
+import os
 
 import ml_dtypes  # noqa: F401 - gives NumPy the number type bfloat16
 import numpy as np
@@ -20,6 +21,7 @@ from layerbeam.transforms.encoders.formats.weights import Tensor
 FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
 
 _PIECE = 1 << 18  # numbers that are converted at once
+_MOST_HEADER = 1 << 24  # bytes, of 150,000 tensors
 
 
 class SafetensorsFile:
@@ -29,8 +31,11 @@ class SafetensorsFile:
         self._path = path
         try:
             with open_regular(path) as file:  # an OSError with the name of the file, which those of safetensors lack
-                self._tensors = _list_tensors(path)
                 length = int.from_bytes(file.read(8), "little")
+                if _MOST_HEADER < length < os.fstat(file.fileno()).st_size:
+                    raise EncoderError(f"{handle}: {path}: has a header of {length:,} bytes, more than any encoder's")
+                with safe_open(path, framework="numpy"):
+                    pass  # it has checked the header, and that the file is complete
                 header = json.loads(file.read(length))
         except FileNotFoundError:
             raise EncoderError(f"{handle}: {path} is missing; download it too") from None
@@ -40,7 +45,11 @@ class SafetensorsFile:
                 f"{handle}: {path}: not a complete safetensors file ({reason}); download it again (a text of three "
                 "lines in its place is a Git LFS pointer: run `git lfs pull`)"
             ) from None
-        self._begins = {name: 8 + length + header[name]["data_offsets"][0] for name in self._tensors}
+        header.pop("__metadata__", None)
+        self._begins = {name: 8 + length + entry["data_offsets"][0] for name, entry in header.items()}
+        self._tensors = {
+            name: Tensor(path, name, entry["dtype"], tuple(entry["shape"])) for name, entry in header.items()
+        }
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by name."""
@@ -60,9 +69,3 @@ class SafetensorsFile:
                 piece = flat[begin : begin + _PIECE]
                 piece[:] = np.fromfile(file, FLOATS[tensor.dtype], len(piece))
         return values
-
-
-def _list_tensors(path: str) -> dict[str, Tensor]:
-    with safe_open(path, framework="numpy") as file:
-        parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-        return {name: Tensor(path, name, part.get_dtype(), tuple(part.get_shape())) for name, part in parts.items()}
