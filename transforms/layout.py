@@ -12,6 +12,7 @@ SUCCESS = "_SUCCESS"
 REJECTS = "rejects"
 WORD_SUMS = "_word_types"  # per view of level word_type: the sums of each block
 RUNS = "_runs"
+NORMALIZER = "_normalizer.json"  # of the tokenizer, if the library tokenizers cuts the texts
 REPORT = "report.html"
 CARD = "README.md"  # that of a dataset on the Hub: `layerbeam publish` writes it
 DAMAGED = "_damaged.json"  # parts that `verify --checksums` found changed: the next run rewrites them

@@ -26,7 +26,9 @@ DROPPED_TOKENS = "dropped_tokens"
 # Of one view, whose name follows after a colon.
 LOST_WORDS = "words_lost"  # words with tokens cut off at max_seq_length
 EMPTY_WORDS = "words_empty"  # words that normalize to nothing
-KEPT_WORDS = "kept_word"  # rows of a form of keep_words; another colon and the form follow
+# Of one form of keep_words, which follows after another colon: its rows; those of them that the text spells in another
+# way, but for case; and its places in the texts that are no word, as in a word with an emoji or among Chinese words.
+KEPT_WORDS, OTHER_SPELLINGS, INSIDE_WORDS = "kept_word", "kept_other_spelling", "kept_inside_words"
 # Beam metrics only: blocks encoded and written, and their texts; blocks copied, with their texts and tokens (without
 # [CLS] and [SEP]); and blocks that were found committed when they were to be read or committed, by this attempt (an
 # engine had retried them) or by another one.

@@ -127,8 +127,9 @@ def _upload(run: Run, card: str, repository: str, *, public: bool) -> Published:
 
 
 def _files_of(run: Run) -> Mapping[str, str | None]:
-    """The files of all views, with their SHA-256; of an empty view the file without rows, with None."""
-    files: dict[str, str | None] = {}
+    """The files of all views, with their SHA-256; with None the normalizer, and the file of a view without rows."""
+    has_normalizer = os.path.exists(os.path.join(run.path, layout.NORMALIZER))
+    files: dict[str, str | None] = {layout.NORMALIZER: None} if has_normalizer else {}
     for name in run:
         files |= {part.path: part.sha256 for part in run.view(name).parts}
         if not run.view(name).parts:

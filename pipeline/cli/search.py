@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,9 +19,9 @@ from layerbeam.pipeline.dataset.nearest import OWN_COLUMNS, Metric, check_where
 from layerbeam.pipeline.dataset.reader import Run, open_run
 from layerbeam.pipeline.dataset.row_texts import RowText, blocks_with, place_of, texts_at
 from layerbeam.pipeline.dataset.view import UnknownNameError, View
+from layerbeam.pipeline.dataset.word_rows import WordRows, same_words
 from layerbeam.pipeline.errors import UsageError, did_you_mean
 from layerbeam.pipeline.report.context import location
-from layerbeam.pipeline.report.word_search import find_forms, forms_of
 from layerbeam.transforms.commits import Part, printable
 from layerbeam.transforms.number_types import as_matrix
 
@@ -94,7 +95,7 @@ def search(
         column = searched.vector_column(int(layer) if layer is not None and layer.isdecimal() else layer)
     except (ValueError, UnknownNameError) as error:
         raise UsageError(f"--layer: {error}") from error
-    expression = None if where is None else _checked_where(searched, where)
+    expression = None if where is None else _checked_where(run, searched, where)
     queries = [Query({"like": given}, *_like(run, searched, column, given)) for given in like]
     if texts:
         from layerbeam.pipeline.dataset.query_texts import encode_texts  # it imports Beam, and loads TensorFlow
@@ -143,8 +144,8 @@ def _view(run: Run, name: str | None, *, of_texts: bool) -> View:
     )
 
 
-def _checked_where(view: View, where: str) -> pc.Expression:
-    expression = parse_where(where)
+def _checked_where(run: Run, view: View, where: str) -> pc.Expression:
+    expression = parse_where(where, functools.partial(same_words, run, view) if view.level == "word" else None)
     try:
         check_where(view, expression)
     except ValueError as error:
@@ -170,7 +171,7 @@ def _like(run: Run, view: View, column: str, given: str) -> tuple[npt.NDArray[An
     if part is None or not len(in_line):
         raise UsageError(f"--like {given}: {_missing(run, view, *place)}")
     table = view.read(part, columns, in_line)
-    found = _which(view, part, table, in_line, match["which"])
+    found = _which(run, view, part, table, in_line, match["which"])
     if isinstance(found, str):
         raise UsageError(f"--like {given}: {found}")
     vectors = as_matrix(view.read(part, [column], in_line[found[0]])[column])
@@ -178,7 +179,7 @@ def _like(run: Run, view: View, column: str, given: str) -> tuple[npt.NDArray[An
 
 
 def _which(
-    view: View, part: Part, table: pa.Table, in_line: npt.NDArray[Any], which: str | None
+    run: Run, view: View, part: Part, table: pa.Table, in_line: npt.NDArray[Any], which: str | None
 ) -> str | list[npt.NDArray[Any]]:
     """The rows of a line that are meant, each time as indices; or what to give instead."""
     if view.level in _TEXTS:
@@ -192,12 +193,13 @@ def _which(
         return f"the line has {count_noun(last + 1, 'row')} in view {view.name}" + (
             f": give the number of the sentence, FILE:LINE:0 to FILE:LINE:{last}" if last else "; leave the rest out"
         )
-    words = list(dict.fromkeys(table[view.level].to_pylist()))
+    word = WordRows(run, which or "")
+    hits = word.find(view, part, in_line)
+    words = word.seen or list(dict.fromkeys(table[view.level].to_pylist()))
     shown = ", ".join(words[:_NAMED]) + (", ..." if len(words) > _NAMED else "")
     if which is None:
         return f"which {view.level}? Give FILE:LINE:WORD; view {view.name} has of this line: {shown}"
     index = {row: i for i, row in enumerate(in_line.tolist())}
-    hits = [hit for hit in find_forms(view, part, forms_of(which), set()) if hit[0] in index]
     if not hits:
         return f"view {view.name} has no {which!r} in this line, only: {shown}{did_you_mean(which, words)}"
     return [np.array([index[row] for row in hit]) for hit in hits]

@@ -483,6 +483,9 @@ def _identify(config: Config, job: EmbedJob) -> dict[str, Any]:
         of_view["dense"] = [" ".join(map(str, dataclasses.astuple(module))) for module in view.dense_modules]
         if view.is_extract_features:  # its lines show how each layer was written in the configuration
             of_view["given_layers"] = list(view.given_layers)
+    # What a word is has changed for these tokenizers: a folder has words of one kind.
+    of_words = config.input.unit == "chunk" or {"token", "word", "word_type"} & {view.level for view in job.views}
+    words = {"words": 2} if of_words and job.encoder.tokenizer == "tokenizers" else {}
     in_encoder = ("max_seq_length", "long_text", "context", "window_overlap", "compute_dtype", "prompt")
     return {
         "schema_version": SCHEMA_VERSION,
@@ -491,6 +494,7 @@ def _identify(config: Config, job: EmbedJob) -> dict[str, Any]:
             "fingerprint": job.encoder.fingerprint,
             "engine": job.encoder.engine,  # engines differ by rounding only, but the manifest names one
             "do_lower_case": job.encoder.do_lower_case,
+            **words,
             **{name: settings["encoder"][name] for name in in_encoder},
             **({"calibration": _calibration_hash(config.encoder)} if config.encoder.compute_dtype == "int8" else {}),
         },

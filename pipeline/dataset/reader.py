@@ -117,10 +117,6 @@ class Run:
         """
         return (commit for commit in self._index if commit.files)
 
-    def same_texts(self, part: Part, other: str) -> Part | None:
-        """The part of another view that holds the same texts as this part."""
-        return self._index.sibling_of(part, other)
-
     def rejects(self, block: Commit) -> list[Rejected]:
         """The rejected records of a block, without those damaged on disk. OSError if they cannot be read."""
         part = block.parts.get(REJECTS)
@@ -165,8 +161,20 @@ class Run:
 
         return restore_job(self.manifest, self.path, trust=trust)
 
-    def record_texts(self, block: Commit) -> dict[tuple[str, int], str]:
-        """The records of a block by the columns file and line, read again from the input. OSError if it has changed."""
+    def block_of(self, part: Part) -> Commit | None:
+        """The block that a part belongs to."""
+        return self._index.block_of(part)
+
+    def same_texts(self, part: Part, other: str) -> Part | None:
+        """The part of another view that holds the same texts as this part."""
+        block = self.block_of(part)
+        return None if block is None else block.parts.get(other)
+
+    def record_texts(self, block: Commit, *, pairs: bool = False) -> dict[tuple[str, int], str]:
+        """The records of a block by the columns file and line, read again from the input. OSError if it has changed.
+
+        `pairs`: the second texts, of those that have one.
+        """
         from layerbeam.pipeline.config.restore import restore_config
         from layerbeam.transforms.read.block import read_block  # it imports Beam
 
@@ -174,7 +182,9 @@ class Run:
         files, lines = (numbers.tolist() for numbers in texts.file_lines(texts.line))
         paths = [printable(own.file.path) for own in texts.files]
         places = ((paths[file], line) for file, line in zip(files, lines, strict=True))
-        return dict(zip(places, texts.texts.to_pylist(), strict=True))
+        side = texts.pairs if pairs else texts.texts
+        found = () if side is None else zip(places, side.to_pylist(), strict=True)
+        return {place: text for place, text in found if text is not None}
 
     def check_files(self) -> list[str]:
         """What is wrong with the files: missing, of another size, or not listed. Their bytes are not read."""

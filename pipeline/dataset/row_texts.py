@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from layerbeam.pipeline.dataset.reader import Run
+from layerbeam.pipeline.dataset.view import View
 from layerbeam.transforms.commits import Commit, printable
 
 # The columns file, line and sentence of a row.
@@ -38,10 +39,15 @@ def blocks_with(run: Run, lines: Iterable[tuple[str, int]]) -> Iterator[Commit]:
                 break
 
 
+def text_views(run: Run) -> list[View]:
+    """The views whose rows have a text and its place."""
+    return [view for view in map(run.view, run) if view.level == "text" and view.has_places]
+
+
 def texts_at(run: Run, places: Iterable[Place]) -> dict[Place, RowText]:
     """The text of each place, if it can be read: of a view of texts, else the whole record from the input file."""
     wanted = set(places)
-    views = [view for view in map(run.view, run) if view.level == "text"]
+    views = text_views(run)
     found: dict[Place, RowText] = {}
     for block in blocks_with(run, {(file, line) for file, line, _ in wanted}):
         for view in views:

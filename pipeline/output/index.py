@@ -104,12 +104,12 @@ class Index:
                     self._of_view.setdefault(name, array.array("L")).append(number)
         return Parts(self, view, self._of_view.get(view, ()))
 
-    def sibling_of(self, part: Part, other: str) -> Part | None:
-        """The part of another view with the same texts."""
+    def block_of(self, part: Part) -> Commit | None:
+        """The block that a part belongs to."""
         block = layout.block_of(part.path)
         number = bisect.bisect_left(self._lines, block, key=lambda line: self._parse(line).name)
         commit = self[number] if number < len(self) else None
-        return commit.parts.get(other) if commit is not None and commit.name == block else None
+        return commit if commit is not None and commit.name == block else None
 
     def inputs(self, left_out: Mapping[str, str]) -> Iterator[InputEntry]:
         """Each input file, by its path. `left_out`: why rows of a file may be missing or old."""

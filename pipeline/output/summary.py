@@ -121,19 +121,15 @@ class RunSummary:
         if len(made_with) > 1:
             lines.append(f"{', '.join(made_with)}: between these, equal texts differ by rounding")
         truncated, dropped = counts.get(metrics.TRUNCATED_TEXTS, 0), counts.get(metrics.DROPPED_TOKENS, 0)
-        tokens, unknown = counts.get(metrics.TOKENS, 0), counts.get(metrics.UNKNOWN_TOKENS, 0)
+        tokens = counts.get(metrics.TOKENS, 0)
         small = vocabulary_note(self.encoder)
         if truncated:
             texts = f"{count_noun(truncated, 'text')} {'was' if truncated == 1 else 'were'}"
             share = dropped / (dropped + tokens)
             lines.append(f"{texts} longer than max_seq_length: {dropped:,} tokens ({share:.1%}) have no vector")
-        if unknown > _UNKNOWN_SHARE * tokens:
-            lines.append(
-                f"{unknown / tokens:.1%} of the tokens are [UNK]; is there an encoder for this language or script?"
-            )
         if small is not None:
             lines.append(small)
-        return lines + [f"{view}: {note}" for view, words in self.words.items() for note in _word_notes(words)]
+        return lines + token_notes(counts, self.words)
 
     def to_json(self) -> dict[str, Any]:
         values = dataclasses.asdict(dataclasses.replace(self, parts={}))
@@ -208,7 +204,7 @@ def summarize(output_path: str, blocks: Blocks | None = None) -> RunSummary:
         rejects=rejects,
         views=views,
         last_start={name: attempt[name] for name in (*_OF_ATTEMPT, *_OF_SPEED) if name in attempt},
-        words=_count_words(counts, attempt["identity"]["views"]),
+        words=count_words(counts, attempt["identity"]["views"]),
         parts={name: blocks.index.parts(name) for name in views},
         sums_bytes={name: size for name, size in sums.items() if size},
         made_with=dict(sorted(blocks.totals.made_with.items())),
@@ -226,7 +222,7 @@ def _inputs(blocks: Blocks, manifest: Manifest | None) -> dict[str, Any]:
     return {"files": len(blocks.inputs), "bytes": sum(blocks.inputs.values()), "compressed": compressed}
 
 
-def _count_words(counts: Mapping[str, int], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def count_words(counts: Mapping[str, int], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The counts of each view of words, or with keep_words."""
     words: dict[str, dict[str, Any]] = {}
     for name, view in settings.items():
@@ -236,8 +232,9 @@ def _count_words(counts: Mapping[str, int], settings: Mapping[str, Any]) -> dict
                 "lost": counts.get(f"{metrics.LOST_WORDS}:{name}", 0),
                 "empty": counts.get(f"{metrics.EMPTY_WORDS}:{name}", 0),
             }
-            if forms:
-                words[name]["kept"] = {form: counts.get(f"{metrics.KEPT_WORDS}:{name}:{form}", 0) for form in forms}
+            kinds = {"kept": metrics.KEPT_WORDS, "otherwise": metrics.OTHER_SPELLINGS, "inside": metrics.INSIDE_WORDS}
+            for kind, metric in kinds.items() if forms else ():
+                words[name][kind] = {form: counts.get(f"{metric}:{name}:{form}", 0) for form in forms}
     return words
 
 
@@ -248,6 +245,17 @@ def input_text(inputs: Mapping[str, Any]) -> str:
     return f"{count_noun(inputs['files'], 'file')}, {size_text(inputs['bytes'])}"
 
 
+def token_notes(counts: Mapping[str, int], words: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What the tokenizer does not know, and what each view of words does not have rows for."""
+    tokens, unknown = counts.get(metrics.TOKENS, 0), counts.get(metrics.UNKNOWN_TOKENS, 0)
+    lines = []
+    if unknown > _UNKNOWN_SHARE * tokens:
+        lines.append(
+            f"{unknown / tokens:.1%} of the tokens are [UNK]; is there an encoder for this language or script?"
+        )
+    return lines + [f"{view}: {note}" for view, of_view in words.items() for note in _word_notes(of_view)]
+
+
 def _word_notes(words: Mapping[str, Any]) -> list[str]:
     """What a view of words does not have rows for."""
     lines = []
@@ -256,8 +264,25 @@ def _word_notes(words: Mapping[str, Any]) -> list[str]:
         lines.append(f"{count_noun(lost, 'word')} lost to max_seq_length")
     if empty:
         lines.append(f"{count_noun(empty, 'word')} that {'normalizes' if empty == 1 else 'normalize'} to nothing")
-    absent = [form for form, count in words.get("kept", {}).items() if not count]
+    kept = words.get("kept", {})
+    absent = [form for form, count in kept.items() if not count]
     if absent:
-        more = f" and {len(absent) - _NAMED_FORMS:,} more" if len(absent) > _NAMED_FORMS else ""
-        lines.append(f"keep_words with no matches: {', '.join(absent[:_NAMED_FORMS])}{more}")
+        lines.append(f"keep_words with no matches: {_first_forms(absent)}")
+    inside = {form: count for form, count in words.get("inside", {}).items() if count}
+    if inside:
+        recall = [f"{form} {kept[form]:,} of {kept[form] + count:,}" for form, count in inside.items()]
+        lines.append(
+            f"keep_words that the texts have also inside of other words, where they have no row: {_first_forms(recall)}"
+        )
+    otherwise = [form for form, count in words.get("otherwise", {}).items() if count]
+    if otherwise:
+        share = [f"{form} {words['otherwise'][form]:,} of {kept[form]:,}" for form in otherwise]
+        lines.append(
+            f"keep_words whose rows are spelled otherwise, which is the same to this encoder: {_first_forms(share)}"
+        )
     return lines
+
+
+def _first_forms(forms: Sequence[str]) -> str:
+    more = f" and {len(forms) - _NAMED_FORMS:,} more" if len(forms) > _NAMED_FORMS else ""
+    return f"{', '.join(forms[:_NAMED_FORMS])}{more}"

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from layerbeam.pipeline.dataset.view import View
+from layerbeam.pipeline.dataset.row_texts import place_of, texts_at
+from layerbeam.pipeline.dataset.word_rows import WordRows
 from layerbeam.pipeline.report.context import PLACE, ReportContext, SampledView, to_matrix
 from layerbeam.pipeline.report.stats import Array
 from layerbeam.transforms.commits import Part
 
-_TextKey: TypeAlias = tuple[str, int, int]  # file, line, sentence: a part may hold several small files
 _MAX_OCCURRENCES = 160
 # Of a larger view, random parts with about this many rows are searched, or fewer if the file is read whole.
 _SEARCH_ROWS = 5_000_000
@@ -43,14 +39,14 @@ class Occurrence:
 class WordSearch:
     """`count` occurrences in the rows searched, and a sample of them in the order file, line.
 
-    `words`: those seen, in lower case, if there is no occurrence.
+    `words`: those seen.
     """
 
     view: SampledView
     occurrences: Sequence[Occurrence]
     count: int
     rows_searched: int
-    words: frozenset[str]
+    words: Sequence[str]
 
     def vectors(self, column: str) -> Array:
         """[n, W]: for a word of several pieces their mean."""
@@ -64,118 +60,45 @@ class WordSearch:
 
 
 def find_word(context: ReportContext, word: str) -> WordSearch | None:
-    """Search the views, most layers first, until one has the word; None if no view has words or tokens with offsets."""
+    """Search the views, those with all words and most layers first, until one has the word; None if no view has words or tokens with offsets."""
     views = [view for view in context.of_level("word", "token") if view.has_places]
     search = None
-    for view in sorted(views, key=lambda view: (-len(view.vectors), view.level != "word")):
-        hits, rows_searched, words = _search(view, forms_of(word))
+    for view in sorted(views, key=lambda view: (not view.has_all_words, -len(view.vectors), view.level != "word")):
+        named = WordRows(context.run, word)
+        hits, rows_searched = _search(view, named)
         drawn = np.sort(np.random.default_rng([context.seed, *word.encode()]).permutation(len(hits))[:_MAX_OCCURRENCES])
         by_part = itertools.groupby((hits[number] for number in drawn), lambda hit: hit[0])
-        found = [_occurrences(context, view, part, [rows for _, rows in of_part]) for part, of_part in by_part]
-        search = WordSearch(view, list(itertools.chain(*found)), len(hits), rows_searched, words)
+        found = [_occurrences(context, named, view, part, [rows for _, rows in of_part]) for part, of_part in by_part]
+        search = WordSearch(view, list(itertools.chain(*found)), len(hits), rows_searched, named.seen)
         if hits:
             break
     return search
 
 
-def _search(view: SampledView, forms: set[str]) -> tuple[list[tuple[Part, tuple[int, ...]]], int, frozenset[str]]:
-    """(part and rows of each occurrence, in the order file, line; number of rows searched; the words seen)."""
+def _search(view: SampledView, word: WordRows) -> tuple[list[tuple[Part, tuple[int, ...]]], int]:
+    """(part and rows of each occurrence, in the order file, line; number of rows searched)."""
     format_ = view.file_format
     hits: dict[Part, list[tuple[int, ...]]] = {}
-    words: set[str] = set()
     rows = read = 0
     for part in view.random_parts():
-        hits[part] = find_forms(view, part, forms, words)
+        hits[part] = word.find(view, part)
         rows, read = rows + part.rows, read + part.bytes
         if rows >= _SEARCH_ROWS or (not format_.is_columnar and read >= format_.sample_bytes):
             break
-    return [(part, found) for part in view.parts for found in hits.get(part, [])], rows, frozenset(words)
-
-
-def forms_of(word: str) -> set[str]:
-    """The word in lower case, with and without accents: encoders that lower-case strip accents from their pieces."""
-    lower = word.lower()
-    return {lower, "".join(c for c in unicodedata.normalize("NFD", lower) if unicodedata.category(c) != "Mn")}
-
-
-def find_forms(view: View, part: Part, forms: set[str], seen: set[str]) -> list[tuple[int, ...]]:
-    """The rows of each occurrence. Of tokens: adjacent rows with the same file, line, sentence and word_index.
-
-    The part's words of one piece are added to `seen`: those of several pieces would each have to be joined.
-    """
-    if view.level == "word":
-        words = pc.utf8_lower(view.read(part, ["word"])["word"])
-        seen.update(pc.unique(words).to_pylist())
-        return [(int(row),) for row in np.flatnonzero(pc.is_in(words, pa.array(sorted(forms))).to_numpy())]
-    table = view.read(part, ["token", "file", "line", "sentence", "word_index"])
-    tokens = pc.utf8_lower(table["token"])
-    files = pc.dictionary_encode(table["file"]).combine_chunks().indices
-    keys = np.stack([files.to_numpy(), *(table[name].to_numpy() for name in ("line", "sentence", "word_index"))])
-    begins = np.flatnonzero(np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)))
-    ends = np.append(begins[1:], table.num_rows)
-    seen.update(pc.unique(tokens.take(pa.array(begins[ends - begins == 1]))).to_pylist())
-    prefixes = pa.array(sorted({form[:length] for form in forms for length in range(1, len(form) + 1)}))
-    candidates = pc.is_in(tokens, prefixes).to_numpy()[begins]
-    hits = []
-    for begin, end in zip(begins[candidates].tolist(), ends[candidates].tolist(), strict=True):
-        first, *more = tokens[begin:end].to_pylist()
-        if first + "".join(piece.removeprefix("##") for piece in more) in forms:
-            hits.append(tuple(range(begin, end)))
-    return hits
+    return [(part, found) for part in view.parts for found in hits.get(part, [])], rows
 
 
 def _occurrences(
-    context: ReportContext, view: SampledView, part: Part, hits: list[tuple[int, ...]]
+    context: ReportContext, word: WordRows, view: SampledView, part: Part, hits: list[tuple[int, ...]]
 ) -> Iterator[Occurrence]:
     columns = view.existing(*PLACE, "word_index", "start", "end", "text")
     firsts = view.read(part, columns, np.array([rows[0] for rows in hits])).to_pylist()
     ends = view.read(part, ["end"], np.array([rows[-1] for rows in hits]))["end"].to_pylist()
-    keys = {_text_key(first) for first in firsts}
-    texts = {} if "text" in columns else _texts(context, view, part, keys)
+    texts = texts_at(context.run, map(place_of, firsts))
     for rows, first, end in zip(hits, firsts, ends, strict=True):
-        text, origin = texts.get(_text_key(first), (first.get("text"), 0))
-        span = None if text is None else _span(text, first["start"] - origin, end - origin)
+        text, origin = texts.get(place_of(first), (first.get("text"), 0))
+        start, stop = first["start"] - origin, end - origin
+        # Places in the second text of a pair are not those of the text that is shown.
+        is_there = text is not None and 0 <= start < stop and word.is_word(text[start:stop].strip())
         place = {name: first[name] for name in PLACE if name in first}
-        yield Occurrence(part, rows, place, first["word_index"], text, span)
-
-
-def _span(text: str, start: int, end: int) -> tuple[int, int] | None:
-    """The word's place; None if another word is there: in sentences and second texts of pairs offsets differ."""
-    is_word = 0 <= start < end <= len(text) and not re.search(r"\s", text[start:end])
-    cut = is_word and not (re.match(r"\w\w", text[start - 1 : start + 1]) or re.match(r"\w\w", text[end - 1 : end + 1]))
-    return (start, end) if cut else None
-
-
-def _text_key(row: Mapping[str, Any]) -> _TextKey:
-    return row["file"], row["line"], row["sentence"]
-
-
-def _texts(
-    context: ReportContext, view: SampledView, part: Part, keys: set[_TextKey]
-) -> dict[_TextKey, tuple[str, int]]:
-    """(text, its offset in the record): from a view of texts, or joined from all tokens."""
-    place = ["file", "line", "sentence"]
-    for texts in context.of_level("text", with_lists=True):
-        sibling = context.run.same_texts(part, texts.name)
-        if sibling is not None:
-            rows = texts.read(sibling, [*place, "text"]).to_pylist()
-            return {key: (row["text"], 0) for row in rows if (key := _text_key(row)) in keys}
-    if view.level != "token" or not view.has_all_words:
-        return {}
-    table = view.read(part, [*place, "start", "end", "token"])
-    lines = pc.is_in(table["line"], pa.array(sorted({line for _, line, _ in keys}), pa.int64()))
-    pieces: dict[_TextKey, list[dict[str, Any]]] = {}
-    for row in table.filter(lines).to_pylist():
-        if row["start"] >= 0 and (key := _text_key(row)) in keys:
-            pieces.setdefault(key, []).append(row)
-    return {key: (_join_tokens(rows), rows[0]["start"]) for key, rows in pieces.items()}
-
-
-def _join_tokens(rows: list[dict[str, Any]]) -> str:
-    """The text as far as its tokens show it, each at its offset, with spaces for everything between."""
-    text, origin = "", rows[0]["start"]
-    for row in rows:
-        length = row["end"] - row["start"]
-        text = text.ljust(row["start"] - origin)
-        text += row["token"].removeprefix("##")[:length].ljust(length)
-    return text
+        yield Occurrence(part, rows, place, first["word_index"], text, (start, stop) if is_there else None)

@@ -41,7 +41,7 @@ def word_senses(context: ReportContext) -> Section:
         if search is not None and search.count:
             figures[word], details = _senses(context, search)
         else:
-            seen = [] if search is None else sorted(search.words)
+            seen = [] if search is None else sorted({known.lower() for known in search.words})
             similar = difflib.get_close_matches(word.lower(), seen, cutoff=0.7)
             figures[word] = {"occurrences": 0, "similar": similar}
             details = {"problem": _not_found(context, word, search, similar)}

@@ -22,7 +22,7 @@ from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.console import size_text
 from layerbeam.pipeline.output.find import PendingWork
 from layerbeam.pipeline.run.sampling import PACKED, Budget, SampledSlice, Total, draw_slices, has_slices, read_slices
-from layerbeam.transforms import metrics, storage
+from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Int64Array, TextBlock, TokenBlock
 from layerbeam.transforms.columns import texts_of_rows
 from layerbeam.transforms.commits import InputFile
@@ -33,6 +33,7 @@ from layerbeam.transforms.settings import EncodeSettings
 from layerbeam.transforms.tokenize.sequences import tokenize_block
 from layerbeam.transforms.tokenize.tokenizer import Tokenizer
 from layerbeam.transforms.views import View
+from layerbeam.transforms.write.block import counts_of_files
 
 # For `run`: read in some tenths of a second.
 RUN_BUDGET = Budget(2 << 20, 256, slice_bytes=1 << 16)
@@ -113,6 +114,11 @@ class Estimate:
 
     def sum(self, name: str) -> float:
         return float(sum(block.weight * block[name] for block in self.blocks))
+
+    def counts(self) -> dict[str, int]:
+        """The total of every statistic, rounded."""
+        names = {name for block in self.blocks for name in block.statistics}
+        return {name: round(self.sum(name)) for name in names}
 
     def in_sample(self, name: str) -> float:
         return float(sum(block[name] for block in self.blocks))
@@ -204,6 +210,7 @@ class BlockCounter:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._tokenize = Tokenizer(job.encoder, job.views, job.sequences)
+        self._vocabulary = pa.array(job.encoder.vocabulary, pa.string())
 
     def __call__(self, block: TextBlock, kind: str, number: int) -> CountedBlock:
         job = self._job
@@ -217,17 +224,14 @@ class BlockCounter:
         distinct_cut = cut_sequences(contexts, distinct, encoding)
         lengths = np.diff(distinct_cut.splits)
         is_short = ~np.isin(distinct_cut.context, list(distinct_cut.vector_index))
-        names = (metrics.RECORDS, *metrics.OF_SENTENCES)
-        statistics = {name: float(tokens.text.total(name)) for name in names} | {
+        counts = counts_of_files(tokens, self._vocabulary)
+        statistics = {name: float(of_files.sum()) for name, of_files in counts.items()} | {
             TEXTS: len(is_distinct),
             TEXT_BYTES: _text_bytes(block, parquet=job.records.format == "parquet"),
             SEQUENCE_TOKENS: len(cut.positions),
             ENCODED_TEXTS: int(np.count_nonzero(is_distinct)),
             ENCODED: len(distinct_cut.positions),
             PADDED: _padded_tokens(lengths[is_short], encoding) + int(lengths[~is_short].sum()),
-            metrics.TOKENS: int(np.count_nonzero(tokens.start >= 0)),
-            metrics.TRUNCATED_TEXTS: int(np.count_nonzero(tokens.num_dropped)),
-            metrics.DROPPED_TOKENS: int(tokens.num_dropped.sum()),
         }
         keys = {view.name: _count_keys(view, tokens) for view in job.views if view.aggregates}
         for view in job.views:

@@ -28,6 +28,7 @@ from layerbeam.pipeline.output.find import (
 )
 from layerbeam.pipeline.output.lock import only_writer
 from layerbeam.pipeline.output.manifest import describe_views
+from layerbeam.pipeline.output.normalizer import keep_normalizer
 from layerbeam.pipeline.output.run_log import RunLog
 from layerbeam.pipeline.progress import Progress, show_progress
 from layerbeam.pipeline.run.copied import find_copied
@@ -141,6 +142,7 @@ class Run:
         facts["startup_seconds"] = round(startup, 2)
         path, views = self.job.output.path, describe_views(self.job.views)
         try:
+            keep_normalizer(path, self.job.encoder)
             return RunLog.begin(path, self.job.run_identity, inputs=inputs, views=views, **self.claim, **facts)
         except OSError as error:
             raise UsageError(f"output.path: cannot write to {path}: {storage.reason_of(error)}") from error

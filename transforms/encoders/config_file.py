@@ -104,13 +104,11 @@ def read_json(handle: str, path: Path) -> dict[str, Any]:
 
 def read_small(handle: str, path: Path) -> bytes:
     """The bytes of a file that is read whole. EncoderError if it is larger than any such file of an encoder."""
-    with path.open("rb") as file:
-        data = file.read(_MOST_BYTES + 1)
-    if len(data) > _MOST_BYTES:
+    if path.stat().st_size > _MOST_BYTES:
         raise EncoderError(
             f"{handle}: {path}: has over {_MOST_BYTES >> 20} MB, more than any encoder's; check the file"
         )
-    return data
+    return path.read_bytes()
 
 
 def open_regular(path: str | Path) -> BinaryIO:

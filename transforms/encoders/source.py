@@ -78,7 +78,8 @@ class Vocabulary:
     """What turns texts into ids: a file on this machine, and the entries in the order of their ids.
 
     `library`: what cuts the texts, by `file` if that is tokenizers. `sha256`: of all that decides the tokens.
-    `max_chars_per_word`: WordPiece makes a longer word one [UNK]. `because`: the reason for `library`.
+    `max_chars_per_word`: WordPiece makes a longer word one [UNK]. `because`: the reason for `library`. `normalizer`: of
+    the library tokenizers, as JSON; "" if there is none.
     """
 
     library: Literal["tensorflow_text", "tokenizers"]
@@ -88,6 +89,7 @@ class Vocabulary:
     sha256: str
     max_chars_per_word: int = MAX_CHARS_PER_WORD
     because: str = "it does WordPiece as Google's code"
+    normalizer: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +126,7 @@ class EncoderSource:
     `do_lower_case`. `weights_sha256`: of their values or, if the format has no names for them, of the files.
     `fingerprint`: SHA-256 of weights, vocabulary and configuration. `cut_to`: the tokens of one text that its files
     name, if they do. `marker`: the entry whose id is the last before a text, if a prompt gives one. `adapter`: added to
-    the weights when they are loaded, and part of `fingerprint`.
+    the weights when they are loaded, and part of `fingerprint`. `normalizer`: as in `Vocabulary`.
     """
 
     handle: str
@@ -152,6 +154,7 @@ class EncoderSource:
     fingerprint: str
     cut_to: int | None = None
     marker: str = ""
+    normalizer: str = ""
     adapter: Adapter | None = None
 
     @property
@@ -272,6 +275,7 @@ def common_fields(
         "vocabulary_file": vocabulary.file.relative_to(located.folder).as_posix(),
         "vocabulary_size": len(vocabulary.entries),
         "vocabulary_sha256": vocabulary.sha256,
+        "normalizer": vocabulary.normalizer,
         "special": vocabulary.special,
         "do_lower_case": casing[0],
         "casing_from": casing[1],

@@ -1,13 +1,16 @@
 """Texts cut by Hugging Face's tokenizers, from an encoder's tokenizer.json: byte-level BPE, Unigram and others.
 
-Ids and places are the library's. The words are ours, because the library has others for each tokenizer: runs of
-characters between white space, in which each punctuation mark is a word by itself, and each character that the
-normalizer puts between spaces; where a piece covers the border of two words, they are one.
+Ids and places are the library's, but that a piece has the marks of its letters, too. The words are ours, because the
+library has others for each tokenizer: runs of characters between white space, in which each punctuation mark, symbol
+and emoji is a word by itself, and each character that the normalizer puts between spaces, or of a script without
+spaces; where a piece covers the border of two words, they are one.
 """
 
 from __future__ import annotations
 
 import itertools
+import re
+import unicodedata
 from typing import Any
 
 import numpy as np
@@ -16,9 +19,17 @@ import pyarrow as pa
 from layerbeam.transforms.blocks import BoolArray, Int64Array, row_of_each, row_splits_of
 from layerbeam.transforms.encoders.source import SpecialTokens
 from layerbeam.transforms.panics import panics_as_errors
+from layerbeam.transforms.tokenize.comparison import in_nfc, normalized
 from layerbeam.transforms.tokenize.pieces import Pieces, UInt32Array, is_punctuation, join_texts
 
-_SPACE, _ALONE, _LETTER = range(3)
+_SPACE, _ALONE, _LETTER, _MARK = range(4)
+_JOINER = 0x200D  # between the parts of one emoji
+# Scripts without spaces between words: Han, kana, bopomofo, Thai, Lao, Myanmar, Khmer. Their words are the pieces.
+WITHOUT_SPACES = re.compile(
+    "[\u3005-\u3007\u3021-\u3029\u3031-\u3035\u303b\u3041-\u30fa\u30fc-\u312f\u31a0-\u31bf\u31f0-\u31ff\uff66-\uff9d"
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U0001aff0-\U0001b16f\U00020000-\U0003ffff"
+    "\u0e01-\u0e4e\u0e81-\u0edf\u1000-\u109f\u1780-\u17d3\uaa60-\uaa7f\ua9e0-\ua9fe]+"
+)
 _CODE_POINTS = 0x110000
 
 
@@ -46,16 +57,17 @@ class LibraryTokenizer:
 
         source, text_start = join_texts(strings)
         kind = self._kinds(source)
-        word_char = _word_chars(start + text_start[row], end + text_start[row], kind == _SPACE, row, their_word)
-        word, begins, ends = _words(word_char, end + text_start[row], kind)
+        start, end = _with_marks(start + text_start[row], end + text_start[row], kind)
+        word_char = _word_chars(start, end, kind == _SPACE, row, their_word)
+        word, begins, ends = _words(word_char, end, kind, source)
         joined = "\n".join(strings)
         form, forms = self._forms(pa.array([joined[a:b] for a, b in zip(begins, ends, strict=True)], pa.string()))
         first_word = np.searchsorted(begins, text_start)
         return Pieces(
             row_splits=row_splits,
             ids=ids,
-            start=start.astype(np.int32),
-            end=end.astype(np.int32),
+            start=(start - text_start[row]).astype(np.int32),
+            end=(end - text_start[row]).astype(np.int32),
             word_char=np.where(word < 0, -1, word_char - text_start[row]).astype(np.int32),
             word_index=np.where(word < 0, -1, word - first_word[row]).astype(np.int32),
             form=np.append(form, -1)[word].astype(np.int32),
@@ -65,12 +77,11 @@ class LibraryTokenizer:
     def _forms(self, words: pa.StringArray) -> tuple[Int64Array, pa.StringArray]:
         """(the normalized form of each word, the distinct forms)."""
         words = words.dictionary_encode()
-        forms, normalizer = words.dictionary, self._tokenizer.normalizer
+        normalizer = self._tokenizer.normalizer
         if normalizer is not None:
-            forms = pa.array([normalizer.normalize_str(form).strip() for form in forms.to_pylist()], pa.string())
-        distinct = forms.dictionary_encode()
-        form: Int64Array = distinct.indices.take(words.indices).to_numpy(zero_copy_only=False)
-        return form, distinct.dictionary
+            forms = pa.array([normalized(normalizer, form) for form in words.dictionary.to_pylist()], pa.string())
+            words = pa.DictionaryArray.from_arrays(words.indices, forms)
+        return in_nfc(words)
 
     def _kinds(self, source: UInt32Array) -> Any:
         unseen = np.unique(source[self._kind[source] == 255])
@@ -86,14 +97,20 @@ class LibraryTokenizer:
 
 
 def _kind(character: str) -> int:
-    """White space, a mark that is a word by itself, or a part of words.
+    """White space, a character that is a word by itself, a letter of words, or a mark that belongs to what it follows.
 
-    >>> [_kind(character) for character in "a1 \\u2028$-\\u4f60"]
-    [2, 2, 0, 0, 1, 1, 2]
+    >>> [_kind(character) for character in "a1 \\u2028$-\\u4f60\\u20ac\\u0301"]
+    [2, 2, 0, 0, 1, 1, 1, 1, 3]
     """
     if character.isspace():
         return _SPACE
-    return _ALONE if is_punctuation(character) else _LETTER
+    category = unicodedata.category(character)
+    if character == "\u200b":  # a space without width
+        return _ALONE
+    if category[0] == "M" or category == "Cf" or "\U0001f3fb" <= character <= "\U0001f3ff":  # colours of skin
+        return _MARK
+    is_alone = category[0] == "S" or is_punctuation(character) or WITHOUT_SPACES.match(character)
+    return _ALONE if is_alone else _LETTER
 
 
 def _word_chars(
@@ -120,12 +137,34 @@ def _word_chars(
     return np.where(word_char < 0, -1, np.maximum.accumulate(word_char))
 
 
-def _words(word_char: Int64Array, end: Int64Array, kind: Any) -> tuple[Int64Array, Any, Any]:
+def _with_marks(start: Int64Array, end: Int64Array, kind: Any) -> tuple[Int64Array, Int64Array]:
+    """The places of the pieces, each with the letters and marks beside it that no piece has.
+
+    The library gives to a letter that the normalizer composed of several characters, or from which it took marks, the
+    place of the first character only.
+    """
+    size = len(kind)
+    is_inside = (kind == _LETTER) | (kind == _MARK)
+    outside = np.flatnonzero(~is_inside)
+    run_end = np.append(outside, size)[np.searchsorted(outside, end)]
+    starts = np.append(np.maximum.accumulate(start), size)
+    end = np.where(end > start, np.maximum(end, np.minimum(run_end, starts[np.searchsorted(starts, end)])), end)
+    run_begin = np.append(-1, outside)[np.searchsorted(outside, start)] + 1
+    before = np.maximum.accumulate(np.append(0, end))[:-1]
+    begins_inside = np.append(is_inside, False)[start]
+    return np.where(begins_inside & (end > start), np.minimum(start, np.maximum(run_begin, before)), start), end
+
+
+def _words(word_char: Int64Array, end: Int64Array, kind: Any, source: UInt32Array) -> tuple[Int64Array, Any, Any]:
     """(the word of each piece, or -1; the first character, and the one after the last, of each word with pieces)."""
     size = len(kind)
-    breaks = kind != _LETTER
+    breaks = (kind == _SPACE) | (kind == _ALONE)
     is_first = breaks.copy()
-    is_first[1:] |= breaks[:-1]
+    is_first[1:] |= breaks[:-1] & ((kind[1:] != _MARK) | (kind[:-1] == _SPACE))
+    # Behind the marks of a character that is a word by itself, a letter begins another word.
+    last_base = np.maximum.accumulate(np.where(kind == _MARK, 0, np.arange(size)))
+    is_first[1:] |= (kind[1:] == _LETTER) & (kind[last_base[:-1]] == _ALONE)
+    is_first[1:] &= (source[:-1] != _JOINER) | (kind[1:] == _SPACE)
     is_first[:1] = True
     has_word = word_char >= 0
     covers = np.zeros(size + 1, np.int64)  # how many pieces cover the border before each character

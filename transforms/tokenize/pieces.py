@@ -27,8 +27,8 @@ class Pieces:
 
     `row_splits`: int64 [T + 1]; `ids`, `start`, `end`, `word_char`, `word_index`, `form`: int32 [P]. `start` and `end`
     count code points of the source text; `word_char` is a character of the piece's word. `word_index` counts words
-    from 0 in each text. `forms[form]` is the normalized word that the piece belongs to; `forms` are distinct. A piece
-    of white space alone belongs to no word: the last three are -1.
+    from 0 in each text. `forms[form]` is the normalized word that the piece belongs to, in NFC; `forms` are distinct. A
+    piece of white space alone belongs to no word: the last three are -1.
     """
 
     row_splits: Int64Array

@@ -5,7 +5,11 @@ Shapes as in `layerbeam.transforms.blocks`; W words, R rows of a view.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import itertools
+import re
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +30,8 @@ from layerbeam.transforms.blocks import (
     token_positions,
 )
 from layerbeam.transforms.columns import own_characters
+from layerbeam.transforms.tokenize.comparison import key_of_form, nfc
+from layerbeam.transforms.tokenize.library import WITHOUT_SPACES
 from layerbeam.transforms.tokenize.pieces import TextTokenizer, join_texts
 from layerbeam.transforms.tokenize.wordpiece import normalize_character
 from layerbeam.transforms.views import View
@@ -62,27 +68,62 @@ class KeepWords:
     def __init__(self, view: View, tokenizer: TextTokenizer) -> None:
         self._given = view.keep_words or ()
         self._match_case = view.match_case
-        words = tokenizer.tokenize(pa.array(self._given, pa.string())).words()
+        words = tokenizer.tokenize(pa.array(map(nfc, self._given), pa.string())).words()
         self._place: dict[str, int] = {}
         # Forms equal to the encoder (`bank`, `Bank`) are found as the first of them and counted for all of them.
         self.same_form: dict[int, list[str]] = {}
         for index, of_form in enumerate(words):
-            place = self._place.setdefault("".join(of_form).lower(), index)
+            place = self._place.setdefault(key_of_form("".join(of_form)), index)
             self.same_form.setdefault(index if self._match_case else place, []).append(self._given[index])
+        self._unspaced = set(filter(WITHOUT_SPACES.fullmatch, self._place))
 
     def find(self, words: _WordIndex, texts: TextBlock) -> tuple[Int32Array, BoolArray]:
         """For each word the index of its form in `keep_words`, -1 if none; whether there is one but for the case."""
         places = words.places
-        index = np.array([self._place.get(form.lower(), -1) for form in places.forms.to_pylist()], np.int32)
+        index = np.array([self._place.get(key_of_form(form), -1) for form in places.forms.to_pylist()], np.int32)
         found = index[places.form]
         is_form = found >= 0
         if self._match_case:
-            exact = {form: index for index, form in enumerate(self._given)}
+            exact = {nfc(form): index for index, form in enumerate(self._given)}
             candidates = np.flatnonzero(is_form)
             chosen = places.take(candidates)
             own = own_characters(texts, words.text[candidates], chosen.segment, chosen.start, chosen.end)
-            found[candidates] = [exact.get(word, -1) for word in own]
+            found[candidates] = [exact.get(nfc(word), -1) for word in own]
         return found, is_form
+
+    def find_inside(self, words: _WordIndex) -> dict[int, list[Int64Array]]:
+        """{index of a form: the words in which it begins without being the word}, as `bank` in one word `bank😂`."""
+        found: dict[int, list[Int64Array]] = collections.defaultdict(list)
+        if self._match_case:
+            return found
+        keys = [key_of_form(form) for form in words.places.forms.to_pylist()]
+        for number, key in enumerate(keys):
+            if not key.isalnum() and key not in self._place:
+                for part in re.findall(r"\w+", key):
+                    if part in self._place and part not in self._unspaced:
+                        found[self._place[part]].append(np.flatnonzero(words.places.form == number))
+        if self._unspaced:
+            self._find_unspaced(words, keys, found)
+        return found
+
+    def _find_unspaced(self, words: _WordIndex, keys: Sequence[str], found: dict[int, list[Int64Array]]) -> None:
+        """The same for forms of scripts without spaces, whose places may begin and end inside of words."""
+        places = words.places
+        is_next = np.diff(words.text, prepend=-1) == 0
+        is_next[1:] &= (places.start[1:] == places.end[:-1]) & (places.segment[1:] == places.segment[:-1])
+        parts = [keys[form] if joined else f"\n{keys[form]}" for form, joined in zip(places.form, is_next, strict=True)]
+        begins = row_splits_of(np.array([len(part) for part in parts], np.int64))
+        begins[:-1] += ~is_next
+        is_begin = set(begins.tolist())
+        lengths = {len(form) for form in self._unspaced}
+        for run in WITHOUT_SPACES.finditer("".join(parts)):
+            text, origin = run[0], run.start()
+            for length, first in itertools.product(lengths, range(len(text))):
+                form, place = text[first : first + length], origin + first
+                whole = place in is_begin and (place + length in is_begin or place + length + 1 in is_begin)
+                if form in self._unspaced and not whole:
+                    word = np.searchsorted(begins, place, side="right") - 1
+                    found[self._place[form]].append(np.array([word]))
 
 
 def rows_of(view: View, tokens: TokenBlock, keep: KeepWords | None = None) -> Rows:
@@ -133,6 +174,14 @@ def _kept_words(
             of_form = count(some)
             same_form = keep.same_form[int(kept[some[0]])]
             counts |= {f"{metrics.KEPT_WORDS}:{view.name}:{form}": of_form for form in same_form}
+            places = words.places.take(some)
+            own = own_characters(tokens.text, words.text[some], places.segment, places.start, places.end)
+            for form in same_form:
+                other = count(some[[key_of_form(word) != key_of_form(form) for word in own]])
+                counts[f"{metrics.OTHER_SPELLINGS}:{view.name}:{form}"] = other
+        for index, inside in keep.find_inside(words).items():
+            number = count(np.concatenate(inside))
+            counts |= {f"{metrics.INSIDE_WORDS}:{view.name}:{form}": number for form in keep.same_form[index]}
     return words, is_kept, {name: of_files for name, of_files in counts.items() if of_files.any()}
 
 

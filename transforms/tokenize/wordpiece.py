@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from layerbeam.transforms.blocks import Int32Array, Int64Array, row_splits_of, token_positions
 from layerbeam.transforms.encoders.source import MAX_CHARS_PER_WORD, SPECIAL_TOKENS, SpecialTokens
 from layerbeam.transforms.hardware import import_tensorflow_text, tf
+from layerbeam.transforms.tokenize.comparison import in_nfc
 from layerbeam.transforms.tokenize.pieces import Pieces, UInt32Array, code_points, is_punctuation, join_texts
 
 UInt8Array = npt.NDArray[np.uint8]
@@ -244,8 +245,8 @@ class WordPiece:
         # TF Text's offsets are bytes.
         piece_byte = byte_start[word_start][piece_word] + starts.values.numpy()[piece]
         first_char = np.searchsorted(byte_start, piece_byte)
-        form = word[piece_word].astype(np.int32, copy=False)
-        return ids.values.numpy()[piece], piece_word, first_char, form, words.dictionary
+        form, forms = in_nfc(words)
+        return ids.values.numpy()[piece], piece_word, first_char, form[piece_word].astype(np.int32, copy=False), forms
 
 
 @functools.cache

@@ -35,7 +35,7 @@ def count_tokens(tokens: TokenBlock, unknown_id: int) -> dict[str, Int64Array]:
     }
 
 
-def _counts_of_files(tokens: TokenBlock, vocabulary: pa.StringArray) -> dict[str, Int64Array]:
+def counts_of_files(tokens: TokenBlock, vocabulary: pa.StringArray) -> dict[str, Int64Array]:
     """All that the commit of a block counts, of each of its files."""
     unknown = (vocabulary.index(name).as_py() for name in UNKNOWN)
     counts = tokens.text.counts | count_tokens(tokens, next((token_id for token_id in unknown if token_id >= 0), -1))
@@ -76,7 +76,7 @@ def _write_files(
 ) -> Commit:
     """The commit of a block's files but those that have changed, after its parts are written."""
     text = block.tokens.text
-    of_files = _counts_of_files(block.tokens, vocabulary)
+    of_files = counts_of_files(block.tokens, vocabulary)
     files = tuple(
         dataclasses.replace(own, counts={name: int(values[number]) for name, values in of_files.items()})
         for number, own in enumerate(text.files)

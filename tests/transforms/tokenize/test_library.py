@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from architectures import byte_level
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from library_tokenizers import ROBERTA, TOKENIZERS, unigram
 from test_sequences import block_of
 from test_wordpiece_property import random_text
@@ -29,6 +31,9 @@ from layerbeam.transforms.tokenize.row_index import rows_of
 from layerbeam.transforms.tokenize.sequences import tokenize_block
 from layerbeam.transforms.views import View
 
+# Letters with and without marks, Hangul and Thai in parts, ligatures, emoji and their joiners, punctuation.
+HARD = "ab \u4f60\u0e09\u0e31\u1112\u1161\u11ab\u00e9e\u0301\u0323\u0130\ufb01\uff42\U0001f602\ufe0f\u200d\u20ac.,'"
+
 
 def cut(tokenizer: Tokenizer, *texts: str) -> Pieces:
     return LibraryTokenizer(tokenizer, ROBERTA).tokenize(pa.array(texts, pa.string()))
@@ -45,7 +50,21 @@ def test_places_are_code_points():
     pieces = cut(byte_level(), text)
     spans = [text[a:b] for a, b in zip(pieces.start, pieces.end, strict=True)]
     assert spans == ["a", "", "bank", "", *["\U0001f600"] * 4, *["\u4f60"] * 3, "", "b"]
-    assert words_of(pieces) == [(0, "a"), *[(1, "bank")] * 2, *[(2, "\U0001f600\u4f60")] * 8, *[(3, "b")] * 2]
+    words = ["a", *["bank"] * 2, *["\U0001f600"] * 5, *["\u4f60"] * 3, *["b"] * 2]
+    assert [form for _, form in words_of(pieces)] == words
+
+
+@pytest.mark.parametrize("name", sorted(TOKENIZERS))
+@settings(max_examples=60, deadline=None)
+@given(text=st.text(st.sampled_from(HARD), max_size=30))
+def test_words_partition_a_text(name, text):
+    pieces = cut(TOKENIZERS[name](), text)
+    words: dict[int, list[int]] = {}
+    for index, start, end in zip(pieces.word_index, pieces.word_char, pieces.end, strict=True):
+        if index >= 0:
+            first, last = words.get(index, (start, end))
+            words[index] = [min(first, start), max(last, end)]
+    assert "".join(text[start:end] for start, end in words.values()) == "".join(text.split())
 
 
 def test_punctuation_is_a_word_unless_a_piece_covers_more():

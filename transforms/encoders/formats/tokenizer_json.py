@@ -183,7 +183,11 @@ def _of_library(
     decisive = {name: value for name, value in content.items() if name not in ("version", "padding", "truncation")}
     digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
     because = f"in {path.name}, {other}, which TensorFlow Text does not do"
-    return FastTokenizer(Vocabulary("tokenizers", path, tuple(entries), special, digest, because=because), lowercase)
+    normalizer_json = "" if normalizer is None else json.dumps(content["normalizer"])
+    return FastTokenizer(
+        Vocabulary("tokenizers", path, tuple(entries), special, digest, because=because, normalizer=normalizer_json),
+        lowercase,
+    )
 
 
 def _normalizers(given: Any) -> Iterator[Mapping[str, Any]]:

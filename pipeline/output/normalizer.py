@@ -1,0 +1,24 @@
+"""The normalizer of the run's tokenizer, kept in its folder, so that words can be compared without the encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from layerbeam.transforms import layout, storage
+from layerbeam.transforms.encoders import EncoderSource
+from layerbeam.transforms.tokenize.comparison import WordComparison
+
+
+def keep_normalizer(output_path: str, encoder: EncoderSource) -> None:
+    """Write it, unless the tokenizer has none, or the folder has it. OSError if the folder cannot be written."""
+    path, content = storage.join(output_path, layout.NORMALIZER), encoder.normalizer.encode("ascii")
+    if content and storage.read_if_exists(path) != content:
+        with storage.write_atomically(path) as file:
+            file.write(content)
+
+
+def load_comparison(output_path: str, encoder: Mapping[str, Any]) -> WordComparison:
+    """The comparison of words in the folder of a run, whose manifest has this encoder."""
+    path = storage.join(output_path, layout.NORMALIZER)
+    return WordComparison(encoder, storage.read_json(path) if encoder.get("tokenizer") == "tokenizers" else None)
