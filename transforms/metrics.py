@@ -26,6 +26,9 @@ DROPPED_TOKENS = "dropped_tokens"
 # Of one view, whose name follows after a colon.
 LOST_WORDS = "words_lost"  # words with tokens cut off at max_seq_length
 EMPTY_WORDS = "words_empty"  # words that normalize to nothing
+EMPTY_TEXTS = "texts_empty"  # texts without tokens to pool: their vectors are zeros
+# Blocks whose vectors were sampled, and those for which int8 is too coarse; another colon and the column follow.
+INT8_SAMPLED, INT8_COARSE = "int8_sampled", "int8_coarse"
 KEPT_WORDS = "kept_word"  # rows of a form of keep_words; another colon and the form follow
 # Beam metrics only: blocks encoded and written, and their texts; blocks copied, with their texts and tokens (without
 # [CLS] and [SEP]); and blocks that were found committed when they were to be read or committed, by this attempt (an

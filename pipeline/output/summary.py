@@ -16,6 +16,7 @@ from layerbeam.pipeline.output.run_log import MeasuredRecord, RunRecord, ShownRe
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import Part
 from layerbeam.transforms.encoders import vocabulary_note
+from layerbeam.transforms.number_types import COARSE
 
 # A larger share of [UNK] can mean that the vocabulary was made for another language.
 _UNKNOWN_SHARE = 0.01
@@ -133,6 +134,10 @@ class RunSummary:
             )
         if small is not None:
             lines.append(small)
+        for view in self.views:
+            empty = counts.get(f"{metrics.EMPTY_TEXTS}:{view}", 0)
+            lines += [f"{view}: {count_noun(empty, 'text')} without tokens: zeros"] if empty else []
+        lines += coarse_columns(counts)
         return lines + [f"{view}: {note}" for view, words in self.words.items() for note in _word_notes(words)]
 
     def to_json(self) -> dict[str, Any]:
@@ -239,6 +244,16 @@ def _count_words(counts: Mapping[str, int], settings: Mapping[str, Any]) -> dict
             if forms:
                 words[name]["kept"] = {form: counts.get(f"{metrics.KEPT_WORDS}:{name}:{form}", 0) for form in forms}
     return words
+
+
+def coarse_columns(counts: Mapping[str, int]) -> list[str]:
+    """A sentence for each vector column for which int8 is too coarse in most blocks."""
+    found = ((name.split(":"), count) for name, count in counts.items() if name.startswith(metrics.INT8_COARSE))
+    return [
+        f"{view}, {column}: {COARSE}"
+        for (_, view, column), count in found
+        if 2 * count > counts[f"{metrics.INT8_SAMPLED}:{view}"]
+    ]
 
 
 def input_text(inputs: Mapping[str, Any]) -> str:
