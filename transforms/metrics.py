@@ -26,6 +26,9 @@ DROPPED_TOKENS = "dropped_tokens"
 # Of one view, whose name follows after a colon.
 LOST_WORDS = "words_lost"  # words with tokens cut off at max_seq_length
 EMPTY_WORDS = "words_empty"  # words that normalize to nothing
+EMPTY_TEXTS = "texts_empty"  # texts without tokens to pool: their vectors are zeros
+# Blocks whose vectors were sampled, and those for which int8 is too coarse; another colon and the column follow.
+INT8_SAMPLED, INT8_COARSE = "int8_sampled", "int8_coarse"
 # Of one form of keep_words, which follows after another colon: its rows; those of them that the text spells in another
 # way, but for case; and its places in the texts that are no word, as in a word with an emoji or among Chinese words.
 KEPT_WORDS, OTHER_SPELLINGS, INSIDE_WORDS = "kept_word", "kept_other_spelling", "kept_inside_words"

@@ -45,6 +45,8 @@ def print_verdict(verdict: Verdict) -> None:
             console.print(f"FAIL      {column.view}, {column.column}: {failure}")
         if len(column.failures) > _PLACES:
             console.print(f"          and {len(column.failures) - _PLACES:,} more texts")
+    for coarse in verdict.coarse:
+        console.print(f"int8      {coarse}")
     for problem in verdict.problems:
         console.print(f"FAIL      {problem}")
     for file, reason in verdict.unverifiable.items():

@@ -16,6 +16,7 @@ from layerbeam.pipeline.output.run_log import MeasuredRecord, RunRecord, ShownRe
 from layerbeam.transforms import layout, metrics, storage
 from layerbeam.transforms.commits import Part
 from layerbeam.transforms.encoders import vocabulary_note
+from layerbeam.transforms.number_types import COARSE
 
 # A larger share of [UNK] can mean that the vocabulary was made for another language.
 _UNKNOWN_SHARE = 0.01
@@ -129,6 +130,10 @@ class RunSummary:
             lines.append(f"{texts} longer than max_seq_length: {dropped:,} tokens ({share:.1%}) have no vector")
         if small is not None:
             lines.append(small)
+        for view in self.views:
+            empty = counts.get(f"{metrics.EMPTY_TEXTS}:{view}", 0)
+            lines += [f"{view}: {count_noun(empty, 'text')} without tokens: zeros"] if empty else []
+        lines += coarse_columns(counts)
         return lines + token_notes(counts, self.words)
 
     def to_json(self) -> dict[str, Any]:
@@ -236,6 +241,16 @@ def count_words(counts: Mapping[str, int], settings: Mapping[str, Any]) -> dict[
             for kind, metric in kinds.items() if forms else ():
                 words[name][kind] = {form: counts.get(f"{metric}:{name}:{form}", 0) for form in forms}
     return words
+
+
+def coarse_columns(counts: Mapping[str, int]) -> list[str]:
+    """A sentence for each vector column for which int8 is too coarse in most blocks."""
+    found = ((name.split(":"), count) for name, count in counts.items() if name.startswith(metrics.INT8_COARSE))
+    return [
+        f"{view}, {column}: {COARSE}"
+        for (_, view, column), count in found
+        if 2 * count > counts[f"{metrics.INT8_SAMPLED}:{view}"]
+    ]
 
 
 def input_text(inputs: Mapping[str, Any]) -> str:

@@ -107,6 +107,7 @@ class Plots:
     def matrix(self, cosines: Array, borders: Sequence[int], low: float, *, label: str) -> Html:
         """[n, n] cosines from `low` to 1, with white lines before the rows `borders`."""
         figure, axes = _axes(2.3, 2.3)
+        low = min(low, 1 - 1e-6)  # of equal vectors all cosines are 1: the colour of 1, not of the lowest
         axes.imshow(cosines, cmap="viridis", vmin=low, vmax=1, interpolation="none")
         for border in borders:
             axes.axhline(border - 0.5, color="#ffffff", linewidth=0.8)

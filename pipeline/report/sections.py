@@ -247,7 +247,7 @@ def neighbours(context: ReportContext) -> Section:
     vectors = unit(view.sample_vectors(column))
     figures = []
     for row in chosen:
-        cosines = vectors @ vectors[row]
+        cosines = np.clip(vectors @ vectors[row], -1, 1)
         best_rows: dict[str, int] = {}
         for other in np.argsort(-cosines, kind="stable").tolist():
             best_rows.setdefault(texts[other], other)

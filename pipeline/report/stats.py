@@ -22,6 +22,8 @@ _ROWS_OF_VALUES = 2000
 _BINS = 48
 # A smaller relative spread is rounding, as in the norms of normalized vectors.
 _MIN_SPREAD = 1e-4
+# Vectors that differ by less, relative to their size, are equal but for rounding: float32 is summed in any order.
+_ROUNDING = 1e-5
 _MAX_GROUPS = 4
 # A smaller group is an outlier. A cut that only removes outliers says nothing about senses.
 _MIN_GROUP_SIZE = 3
@@ -40,6 +42,16 @@ def unit(vectors: Array) -> Array:
     vectors = vectors.astype(np.float64)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.where(norms == 0, 1, norms))
+
+
+def cosine_matrix(vectors: Array) -> Array:
+    """[n, n] cosines of [n, W] vectors, at most 1; exactly 1 if two differ by rounding only.
+
+    >>> cosine_matrix(np.float32([[0.1, 0.3], [0.1, 0.3], [0, 0]])).tolist()
+    [[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]
+    """
+    cosines = unit(vectors) @ unit(vectors).T
+    return np.where(cosines > 1 - _ROUNDING**2, 1.0, cosines)
 
 
 def mean_cosine(vectors: Array) -> tuple[float, float]:
@@ -129,8 +141,9 @@ def pca(vectors: Array, like: Array | None = None) -> Projection:
 
     x = vectors.astype(np.float64)
     n, width = x.shape
+    size = np.abs(x).max(initial=0)
     x -= x.mean(axis=0)
-    if n < 2 or not x.any():
+    if n < 2 or np.abs(x).max() <= _ROUNDING * size:
         return Projection(np.zeros((n, 2)), (0.0, 0.0))
     # The solver "auto" picks would be randomized for some shapes.
     model = PCA(min(2, width), svd_solver="covariance_eigh" if n > width else "full")
@@ -165,7 +178,7 @@ class Grouping:
 
 
 def group(cosines: Array) -> Grouping:
-    """Average-linkage clusters of [n, n] cosines: 1 to 4 groups, by cuts whose silhouette shows structure.
+    """Average-linkage clusters of a `cosine_matrix`: 1 to 4 groups, by cuts whose silhouette shows structure.
 
     The silhouette of a cut is that of its two groups alone. Over all rows, the cut that separates only the most
     distinct sense has the best one, and the other senses would stay in one group.
@@ -178,7 +191,7 @@ def group(cosines: Array) -> Grouping:
     groups = np.zeros(n, np.int64)
     if n < 3:
         return Grouping(np.arange(n), groups, 0.0, 0.0)
-    distances = np.maximum(1 - cosines, 0)  # rounding leaves equal vectors with a cosine just over 1
+    distances = np.maximum(1 - cosines, 0)
     np.fill_diagonal(distances, 0)
     tree = linkage(squareform(distances, checks=False), "average", optimal_ordering=True)
     first = _cut(distances, to_tree(tree))

@@ -16,12 +16,12 @@ from layerbeam.pipeline.report.context import ReportContext, Section, location
 from layerbeam.pipeline.report.stats import (
     Array,
     Grouping,
+    cosine_matrix,
     describe_structure,
     follow_places,
     group,
     mean_within_across,
     project_layers,
-    unit,
 )
 from layerbeam.pipeline.report.word_search import Occurrence, WordSearch, find_word
 from layerbeam.transforms.reference import ReferenceWordPiece
@@ -81,7 +81,7 @@ def _view_to_add(context: ReportContext, word: str) -> str:
 def _senses(context: ReportContext, search: WordSearch) -> tuple[dict[str, Any], dict[str, Any]]:
     """(what `--json` prints, what else the template shows)."""
     vectors = {column: search.vectors(column) for column in search.view.vectors}
-    cosines = {column: unit(layer) @ unit(layer).T for column, layer in vectors.items()}
+    cosines = {column: cosine_matrix(layer) for column, layer in vectors.items()}
     places = np.array([occurrence.word_index for occurrence in search.occurrences])
     grouped_in, grouping = _best_grouping(cosines, places)
     follows_place, place_share = follow_places(grouping.groups, places)

@@ -21,6 +21,7 @@ from layerbeam.pipeline.console import underlying
 from layerbeam.pipeline.dataset.reader import Run, open_run
 from layerbeam.pipeline.dataset.view import UnknownNameError, draw_evenly
 from layerbeam.pipeline.errors import UsageError
+from layerbeam.pipeline.output.summary import coarse_columns
 from layerbeam.pipeline.progress import Steps, show_progress
 from layerbeam.pipeline.verify.compare import ColumnComparison, compare_rows, tolerance_of
 from layerbeam.pipeline.verify.recompute import RecomputedBlock, RecomputedJob
@@ -38,7 +39,7 @@ from layerbeam.transforms.views import View
 class Verdict:
     """The result of `verify`: `problems` with rows or files; files that are `unverifiable`, and why.
 
-    `hash_only`: views over the whole corpus, whose vectors are not compared.
+    `hash_only`: views over the whole corpus, whose vectors are not compared. `coarse`: columns for which int8 is.
     """
 
     path: str
@@ -47,6 +48,7 @@ class Verdict:
     seed: int
     compared_with: str
     hash_only: list[str]
+    coarse: list[str]
     columns: list[ColumnComparison]
     problems: list[str]
     unverifiable: dict[str, str]
@@ -82,6 +84,7 @@ def verify(output_path: str, *, sample: int, seed: int, trust: bool = False) -> 
         seed=seed,
         compared_with=recomputed.encoder.description,
         hash_only=[view.name for view in job.views if view.aggregates],
+        coarse=coarse_columns(run.manifest["counts"]),
         columns=[
             ColumnComparison(view.name, column, view.dtype, view.format, tolerance_of(view, compute_dtype))
             for view in job.views

@@ -1,7 +1,8 @@
 """Compares every architecture and tokenizer with the results of expect_architectures.py.
 
-Token ids, tokens and offsets (but for what the library gives to no token) of hostile texts must be equal; through the pipeline, ids must be equal, and every layer
-and the pooled output as near as two computations in float32 are. `layerbeam verify` must agree with the output, too.
+Token ids, tokens and offsets of hostile texts must be equal, but for what the library gives to no token; through the
+pipeline, ids must be equal, and every layer and the pooled output as near as two computations in float32 are.
+`layerbeam verify` must agree with the output, too.
 
 Runs in the main environment: python compare_architectures.py FOLDER; exit status 1 if anything differs.
 """

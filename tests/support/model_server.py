@@ -28,9 +28,13 @@ class Answer:
 
 @dataclasses.dataclass
 class Server:
-    """A web server on this machine: answers by path, and a log of the requests."""
+    """A web server on this machine: answers by path, and a log of the requests.
+
+    `first`: answers to the first requests for a commit, in this order.
+    """
 
     port: int
+    first: list[Answer] = dataclasses.field(default_factory=list)
     answers: dict[str, Answer] = dataclasses.field(default_factory=dict)
     asked: list[str] = dataclasses.field(default_factory=list)
 
@@ -49,6 +53,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         path = self.path.split("?")[0]
         state.asked.append(f"{self.command} {path}")
         answer = state.answers.get(path, Answer(b"no such page", 404))
+        if state.first and "/revision/" in path:
+            answer = state.first.pop(0)
         if answer.raw is not None:
             self.wfile.write(answer.raw)
             return

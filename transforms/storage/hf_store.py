@@ -22,8 +22,8 @@ _PATH = re.compile(
     re.DOTALL,
 )
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_RETRIES = 10  # within a minute or two
-_PASSING = (408, 429, 500, 502, 503, 504)
+RETRIES = 10  # within a minute or two
+PASSING = (408, 429, 500, 502, 503, 504)  # answers that another try may change
 _TIMEOUT_SECONDS = 60
 _MOST_BYTES = 1 << 50  # of a file
 
@@ -161,8 +161,8 @@ class HfStore(Store):
             f"{self._api.endpoint}/{address}",
             headers=self._http.build_hf_headers(headers=headers),
             timeout=_TIMEOUT_SECONDS,
-            max_retries=_RETRIES,
-            retry_on_status_codes=_PASSING,
+            max_retries=RETRIES,
+            retry_on_status_codes=PASSING,
             **given,
         )
         if answer.status_code != 416:

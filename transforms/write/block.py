@@ -14,6 +14,7 @@ from layerbeam.transforms.columns import make_table, texts_of_rows
 from layerbeam.transforms.commits import Commit, InputFile, name_of
 from layerbeam.transforms.hardware import made_with
 from layerbeam.transforms.layout import REJECTS
+from layerbeam.transforms.number_types import is_coarse
 from layerbeam.transforms.parts import part_folder
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.parts.write import write_part, write_rejects
@@ -22,6 +23,7 @@ from layerbeam.transforms.write.word_types import row_groups, sum_words
 
 # Names of the unknown token; a vocabulary with both (MPNet) uses the first.
 UNKNOWN = ("[UNK]", "<unk>")
+_SAMPLED_VECTORS = 64  # of a block, to see whether int8 suits the encoder
 
 
 def count_tokens(tokens: TokenBlock, unknown_id: int) -> dict[str, Int64Array]:
@@ -39,8 +41,21 @@ def counts_of_files(tokens: TokenBlock, vocabulary: pa.StringArray) -> dict[str,
     """All that the commit of a block counts, of each of its files."""
     unknown = (vocabulary.index(name).as_py() for name in UNKNOWN)
     counts = tokens.text.counts | count_tokens(tokens, next((token_id for token_id in unknown if token_id >= 0), -1))
-    for of_view in tokens.rows.values():
+    for name, of_view in tokens.rows.items():
         counts |= of_view.counts
+        empty = of_view.text[np.diff(of_view.splits) == 0]
+        counts |= {f"{metrics.EMPTY_TEXTS}:{name}": tokens.text.count_texts(empty)} if len(empty) else {}
+    return counts
+
+
+def _count_coarse(view: View, block: VectorBlock) -> dict[str, Int64Array]:
+    """1, in the block's first file, for the view if its vectors suffice, and for each column too fine for int8."""
+    first = np.eye(1, len(block.tokens.text.files), dtype=np.int64)[0]
+    counts: dict[str, Int64Array] = {}
+    for column, vectors in zip(view.vector_columns, block.vectors[view.name], strict=True):
+        found = is_coarse(vectors[:: 1 + len(vectors) // _SAMPLED_VECTORS])
+        counts |= {} if found is None else {f"{metrics.INT8_SAMPLED}:{view.name}": first}
+        counts |= {f"{metrics.INT8_COARSE}:{view.name}:{column}": first} if found else {}
     return counts
 
 
@@ -77,6 +92,8 @@ def _write_files(
     """The commit of a block's files but those that have changed, after its parts are written."""
     text = block.tokens.text
     of_files = counts_of_files(block.tokens, vocabulary)
+    for view in views:
+        of_files |= _count_coarse(view, block) if view.dtype == "int8" else {}
     files = tuple(
         dataclasses.replace(own, counts={name: int(values[number]) for name, values in of_files.items()})
         for number, own in enumerate(text.files)

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from layerbeam.pipeline.report.stats import describe_structure, follow_places
+from layerbeam.pipeline.report.stats import cosine_matrix, describe_structure, follow_places, group, pca
 from layerbeam.pipeline.report.word_senses import _best_grouping
 
 pytest.importorskip("matplotlib")  # an extra; `make` installs it
@@ -75,3 +75,30 @@ def test_words_of_small_files_in_one_part(workplace):
     assert found["sections"]["words"]["figures"]["bank"]["occurrences"] == 80
     page = (workplace.folder / "out/report.html").read_text(encoding="utf-8")
     assert sorted(set(map(int, re.findall(r"bank</\w+> (\d+) of", page)))) == list(range(40))
+
+
+def test_cosines_of_vectors_that_differ_by_rounding():
+    vectors = np.full((3, 384), 0.1, np.float32)
+    vectors[1] = np.nextafter(vectors[1], np.float32(1))
+    vectors[2, :192] = -0.1
+    assert cosine_matrix(vectors).round(6).tolist() == [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
+    assert cosine_matrix(vectors).max() == 1.0
+    assert pca(vectors[:2]).explained == (0.0, 0.0)
+    assert group(cosine_matrix(np.repeat(vectors[:2], 4, axis=0))).groups.tolist() == [0] * 8
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_equal_vectors_have_a_page(workplace, count):
+    workplace.finished("bank\n" * count, views={"w": {"level": "word", "layers": [-1]}})
+    found = json.loads(workplace._call("report", "out", "--json", "--word", "bank", status=0).out)
+    figures = found["sections"]["words"]["figures"]["bank"]
+    assert (figures["groups"], figures["silhouette"]) == ([count], 0.0)
+    assert figures["layers"]["layer_3"]["within"] in ([1.0] if count > 1 else [None])
+
+
+def test_zeros_have_a_page(workplace):
+    view = {"level": "text", "layers": [-1], "special_tokens": False, "normalize": True}
+    workplace.finished("\u200b\n\u200c\n\u00ad\n", views={"x": view, "max": view | {"pooling": "max"}})
+    assert "NaN" not in workplace._call("report", "out", "--json", status=0).out
+    assert json.loads(workplace.verify("--json").out)["result"] == "pass"
+    assert "0.000" in workplace._call("search", "out", "--view", "x", "--like", "corpus/a.txt:0", status=0).out

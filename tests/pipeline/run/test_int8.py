@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ import tensorflow as tf
 from corpora import random_lines
 from hypothesis import given
 from hypothesis import strategies as st
+from repository import DATA
+from safetensors.numpy import load_file, save_file
 
 import layerbeam
 from layerbeam.transforms.number_types import quantize
@@ -207,3 +210,24 @@ def test_a_row_by_itself(rows):
         alone, scale = quantize(vectors[index : index + 1])
         assert alone.tolist() == codes[index : index + 1].tolist()
         assert scale[0] == scales[index]
+
+
+@pytest.mark.parametrize(("weight", "said"), [(1, False), (10, True), (300, True)])
+@pytest.mark.parametrize("level", ["text", "token"])
+def test_a_channel_that_dominates_is_said(workplace, weight, said, level):
+    encoder = shutil.copytree(DATA / "hf_uncased", workplace.folder / "m")
+    tensors = load_file(encoder / "model.safetensors")
+    tensors["encoder.layer.2.output.LayerNorm.weight"][7] = weight
+    save_file(tensors, encoder / "model.safetensors")
+    view = {"level": level, "layers": [1, -1], "dtype": "int8"}
+    workplace.prepare("\n".join(random_lines(60)), encoder={"handle": "m"}, views={"x": view})
+    printed = workplace.drive().out, workplace.verify().out
+    assert ["x, layer_3: int8 is too coarse here" in one for one in printed] == [said, said]
+    assert not any("x, layer_1: int8" in one for one in printed)
+    columns = json.loads(workplace.verify("--json").out)["coarse"]
+    assert [column.split(":")[0] for column in columns] == ["x, layer_3"] * said
+
+
+def test_vectors_that_are_all_equal_are_not_coarse(workplace):
+    done = workplace.finished("the river\n" * 30, views={"x": {"level": "text", "layers": [-1], "dtype": "int8"}})
+    assert "int8 is" not in done.out

@@ -64,6 +64,24 @@ def test_words_truncated_by_max_seq_length_are_counted(workplace):
     assert verified(workplace)["result"] == "pass"
 
 
+@pytest.mark.parametrize("pooling", ["mean", "max", "last", "mean_max", "mean_sqrt_len", "weighted_mean"])
+def test_texts_without_tokens_are_counted(workplace, pooling):
+    view = {"layers": [-1], "normalize": True}
+    views = {
+        "x": view | {"level": "text", "special_tokens": False, "pooling": pooling},
+        "records": view | {"level": "record"},
+        "whole": view | {"level": "text", "pooling": pooling},
+        "lists": view | {"level": "text", "special_tokens": False, "pooling": "none"},
+    }
+    done = workplace.finished("\u200b\nbank\n\ufeff\u00ad\n", views=views)
+    assert "x: 2 texts without tokens: zeros" in done.out
+    assert not any(f"{name}: 2 texts" in done.out for name in ("whole", "lists", "records"))
+    norms = np.linalg.norm(vectors(workplace.rows("x"), "layer_3"), axis=1)
+    np.testing.assert_allclose(norms, [0, 1, 0], atol=1e-6)
+    assert workplace.manifest()["counts"]["texts_empty:x"] == 2
+    assert verified(workplace)["result"] == "pass"
+
+
 def test_keep_words(workplace):
     workplace.write("corpus/a.txt", TEXT)
     keep = {"keep_words": ["bank", "BANKS", "money"]}

@@ -232,3 +232,60 @@ def test_minilm_from_hugging_face(server, opened, tmp_path, monkeypatch):
     publish(server, "sentence-transformers/all-MiniLM-L6-v2", DATA / "hf_uncased", sha=OTHER_SHA)
     (spoiled,) = opened("minilm")
     assert "; they must have 3b1545b97ce7097981505f9915a3b4d5c52d5df00f2b557f5414536380fddb1b" in spoiled
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "waits"),
+    [
+        (429, {"Retry-After": "7"}, [7, 7, 7]),
+        (429, {"RateLimit": '"api";r=0;t=55'}, [55, 55, 55]),
+        (503, {}, [1, 2, 4]),
+        (504, {"Retry-After": "86400"}, [300, 300, 300]),
+    ],
+)
+def test_first_request_is_repeated_while_the_hub_is_busy(server, opened, monkeypatch, status, headers, waits):
+    publish(server, "org/bert", DATA / "hf_uncased")
+    server.first = [Answer(b"", status, headers)] * 3
+    waited: list[float] = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    (found,) = opened("hf://org/bert")
+    assert found.fingerprint == open_encoder(str(DATA / "hf_uncased")).fingerprint
+    assert (waited, server.first) == (waits, [])
+
+
+@pytest.mark.parametrize(
+    ("status", "asked", "advice"),
+    [
+        (429, 11, "; wait some minutes; after `hf auth login` the Hub allows more requests"),
+        (500, 11, "; the Hub has a problem: try again later"),
+        (401, 1, "; check the name at https://huggingface.co/org/bert; a private one needs `hf auth login`"),
+    ],
+)
+def test_advice_is_about_the_answer(server, opened, status, asked, advice):
+    server.first = [Answer(b"", status)] * 99
+    (found,) = opened("hf://org/bert")
+    assert found.endswith(advice)
+    assert len(server.first) == 99 - asked
+
+
+@pytest.mark.parametrize(
+    ("handle", "meant"),
+    [
+        ("https://huggingface.co/org/name", "hf://org/name"),
+        ("http://www.huggingface.co/org/name/tree/v1", "hf://org/name@v1"),
+        ("https://hf.co/org/name/blob/main/config.json", "hf://org/name"),
+        ("huggingface.co/org/name/", "hf://org/name"),
+        ("hf:org/name", "hf://org/name"),
+        ("HF://org/name", "hf://org/name"),
+        ("hf://org/name/tree/v1", "hf://org/name@v1"),
+        ("hf://https://huggingface.co/org/name", "hf://org/name"),
+        ("org/name@v1", "hf://org/name@v1"),
+        ("bert-base-uncased", "hf://google-bert/bert-base-uncased"),
+        ("https://huggingface.co/roberta-large", "hf://FacebookAI/roberta-large"),
+        ("xlm-roberta-base", "hf://FacebookAI/xlm-roberta-base"),
+        ("all-mpnet-base-v2", "hf://sentence-transformers/all-mpnet-base-v2"),
+        ("all-MiniLM-L6-v2", "minilm"),
+    ],
+)
+def test_name_as_people_write_it(handle, meant):
+    assert refused(handle).endswith(f"; did you mean `{meant}`?")

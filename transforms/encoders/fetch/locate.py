@@ -6,6 +6,7 @@ TF Hub is read with tensorflow_hub, Hugging Face with huggingface_hub, stores wi
 from __future__ import annotations
 
 import contextlib
+import errno
 import fnmatch
 import functools
 import glob
@@ -16,10 +17,13 @@ import os
 import re
 import shutil
 import sys
+import time
 import urllib.parse
 import urllib.request
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.addresses import find_secret
@@ -41,10 +45,23 @@ from layerbeam.transforms.encoders.fetch.cache import (
 from layerbeam.transforms.encoders.formats import minilm
 from layerbeam.transforms.encoders.source import LocalFolder
 from layerbeam.transforms.hardware import import_tensorflow
+from layerbeam.transforms.storage import hf_store
 
 _HUGGINGFACE = re.compile(r"hf://(?P<repository>[^/@]+(/[^/@]+)?)(@(?P<revision>.+))?")
-# A name as Hugging Face writes it: org/name.
-_REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+# What people write before the name, and the name: org/name, at a revision as in a handle or as in an address.
+_HUB = re.compile(r"(((https?://)?(www\.)?(huggingface|hf)\.co|hf:|huggingface:)/*)+", re.IGNORECASE)
+_REPOSITORY = re.compile(
+    r"(?!datasets/|spaces/)(\w[\w.-]*/\w[\w.-]*)(?:/|[@](?P<at>[^/]+)|/(?:tree|blob)/(?P<revision>[^/]+)(?:/.*)?)?"
+)
+# The owners of encoders that were once named without one, and of those of sentence-transformers.
+_OWNERS = {
+    "google-bert": r"bert-(base|large)-.+",
+    "FacebookAI": r"(xlm-)?roberta-(base|large).*",
+    "distilbert": r"distilbert-base-.+",
+    "albert": r"albert-\w+-v[12]",
+    "almanach": r"camembert-base",
+    "sentence-transformers": r"(all|paraphrase|multi-qa|msmarco|distiluse|stsb|nli)-.+|LaBSE",
+}
 # Files of sentence-transformers, for `layerbeam init --from`: a few kilobytes.
 _SETTINGS = (
     "modules.json",
@@ -54,6 +71,7 @@ _SETTINGS = (
     "[0-9]*_*/config.json",
 )
 _TIMEOUT_SECONDS = 60
+_LONGEST_WAIT_SECONDS = 300
 
 
 def locate(handle: str) -> LocalFolder:
@@ -66,6 +84,9 @@ def locate(handle: str) -> LocalFolder:
         return _minilm()
     if handle.startswith("hf://"):
         return _from_huggingface(handle)
+    meant = _meant(handle)
+    if meant is not None and _HUB.match(handle) and not os.path.exists(handle):
+        raise EncoderError(f"{handle}: an encoder on Hugging Face is hf://org/name; did you mean `{meant}`?")
     if handle.lower().startswith(("https://", "http://")):
         return one_folder_deep(_from_address(handle))
     if "://" in handle:
@@ -82,9 +103,25 @@ def locate(handle: str) -> LocalFolder:
         folder = cached(handle, key, lambda folder: archives.extract(handle, Path(path), folder))
         return one_folder_deep(LocalFolder(folder, names, copy=folder))
     found = "is a file" if os.path.exists(path) else "there is no such folder"
-    meant = "minilm" if handle.lower() == "minilm" else f"hf://{handle}" if _REPOSITORY.fullmatch(handle) else None
     hint = "" if meant is None or os.path.exists(path) else f"; did you mean `{meant}`?"
     raise EncoderError(f"{handle}: {found} (absolute: {os.path.abspath(path)}); {SUPPORTED}{hint}")
+
+
+def _meant(handle: str) -> str | None:
+    """The handle that was probably meant, if it is minilm or an encoder on Hugging Face.
+
+    >>> _meant("https://huggingface.co/org/name/tree/v1"), _meant("hf:org/name"), _meant("bert-base-uncased")
+    ('hf://org/name@v1', 'hf://org/name', 'hf://google-bert/bert-base-uncased')
+    """
+    if handle.lower() in ("minilm", "all-minilm-l6-v2"):
+        return "minilm"
+    before = _HUB.match(handle)
+    name = handle[before.end() :] if before else handle
+    if found := _REPOSITORY.fullmatch(name):
+        revision = found["at"] or found["revision"] or "main"
+        return f"hf://{found[1]}{'' if revision == 'main' else f'@{revision}'}"
+    owner = next((owner for owner, names in _OWNERS.items() if re.fullmatch(names, name.rstrip("/"))), None)
+    return f"hf://{owner}/{name.rstrip('/')}" if owner and "/" not in name.rstrip("/") else None
 
 
 def _minilm() -> LocalFolder:
@@ -188,14 +225,16 @@ def _from_huggingface(handle: str) -> LocalFolder:
     """A repository of Hugging Face's hub, with huggingface_hub, which has its own cache and shows its progress."""
     match = _HUGGINGFACE.fullmatch(handle)
     if match is None:
-        raise EncoderError(f"{handle}: is not of the form hf://org/name or hf://org/name@revision")
+        meant = _meant(handle)
+        hint = "" if meant is None else f"; did you mean `{meant}`?"
+        raise EncoderError(f"{handle}: is not of the form hf://org/name or hf://org/name@revision{hint}")
     try:
         import huggingface_hub
     except ImportError:
         raise EncoderError(f"{handle}: needs the extra hf: {storage.install_command('hf')}") from None
     repository = match["repository"]
     try:
-        fetch = functools.partial(huggingface_hub.snapshot_download, repository)
+        fetch = functools.partial(_fetch_patiently, huggingface_hub.snapshot_download, repository)
         folder = fetch(revision=match["revision"], allow_patterns=[*WANTED, *WANTED_DENSE, *_SETTINGS])
         if os.path.isfile(os.path.join(folder, "config.json")) and not glob.glob(
             f"{glob.escape(folder)}/{SAFETENSORS}"
@@ -206,12 +245,55 @@ def _from_huggingface(handle: str) -> LocalFolder:
     except Exception as error:  # also those of its HTTP client, which differs between versions
         reason = " ".join(str(error).split())
         raise EncoderError(
-            f"{handle}: cannot be fetched ({type(error).__name__}: {reason}); check the name at "
-            f"https://huggingface.co/{repository}; a private one needs `hf auth login`"
+            f"{handle}: cannot be fetched ({type(error).__name__}: {reason}); {_advice(error, repository)}"
         ) from error
     if not os.path.isdir(folder):  # huggingface_hub makes no folder if no file is wanted
         raise EncoderError(f"{handle}: there is no file of an encoder; {SUPPORTED}")
     return LocalFolder(Path(folder), tuple(reversed(repository.split("/"))), copy=Path(folder))
+
+
+def _fetch_patiently(fetch: Callable[..., str], *arguments: Any, **settings: Any) -> str:
+    """What `fetch` gives, asked again for a minute or two while the Hub is busy.
+
+    Its client repeats all requests but the first, which asks for the commit.
+    """
+    for tried in range(hf_store.RETRIES):
+        try:
+            return fetch(*arguments, **settings)
+        except Exception as error:
+            answer = _answer(error)
+            if answer is None or answer.status_code not in hf_store.PASSING:
+                raise
+            # Seconds: of Retry-After, else those that the Hub's own header says, else ever more.
+            said = re.search(r"^\d+", answer.headers.get("Retry-After", ""))
+            said = said or re.search(r"(?<=\bt=)\d+", answer.headers.get("RateLimit", ""))
+            time.sleep(min(int(said[0]) if said else 2**tried, _LONGEST_WAIT_SECONDS))
+    return fetch(*arguments, **settings)
+
+
+def _answer(error: BaseException) -> Any:
+    """The Hub's answer that an error is about; None if there was none."""
+    return getattr(error, "response", None) or getattr(error.__cause__, "response", None)
+
+
+def _advice(error: Exception, repository: str) -> str:
+    """What to do about an error of huggingface_hub."""
+    page = f"https://huggingface.co/{repository}"
+    kinds = {kind.__name__ for one in (error, error.__cause__) for kind in type(one).__mro__}
+    status = getattr(_answer(error), "status_code", None)
+    if "GatedRepoError" in kinds:
+        return f"ask for access at {page}, then run `hf auth login`"
+    if "RevisionNotFoundError" in kinds:
+        return f"{page}/tree/main lists its branches and tags; a commit is given with all 40 digits"
+    if kinds & {"RepositoryNotFoundError", "HFValidationError"} or status in (401, 403, 404):
+        return f"check the name at {page}; a private one needs `hf auth login`"
+    if status == 429:
+        return "wait some minutes; after `hf auth login` the Hub allows more requests"
+    if status is not None:
+        return "the Hub has a problem: try again later"
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+        return "the variable HF_HOME names another place for what is fetched"
+    return "check the connection and try again; or fetch it where there is one, and give the folder"
 
 
 def _from_file_system(handle: str) -> LocalFolder:
