@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from layerbeam.pipeline.config.job import EmbedJob, resolve_embedding
+from layerbeam.pipeline.config.job import UNIT_LENGTH, EmbedJob, resolve_embedding
 from layerbeam.pipeline.config.load import check_embedding
 from layerbeam.pipeline.config.schema import EmbedConfig
 from layerbeam.pipeline.errors import UsageError
@@ -29,7 +29,7 @@ from layerbeam.transforms.input.records import lone_surrogate
 from layerbeam.transforms.number_types import as_arrays
 
 _VECTORS = "vectors"
-_ONE_VECTOR_PER_TEXT = {_VECTORS: {"level": "text", "layers": [-1], "normalize": True}}
+_ONE_VECTOR_PER_TEXT = {_VECTORS: {"level": "text", "layers": [-1]}}
 # A block ends with the text that reaches one of these limits.
 _BLOCK_TEXTS = 1 << 12
 _BLOCK_CHARACTERS = 1 << 26
@@ -44,6 +44,7 @@ def encode(
     *,
     encoder: str | Mapping[str, Any] = "minilm",
     pairs: Iterable[str | None] | None = None,
+    as_query: bool = False,
     progress: bool | None = None,
 ) -> Float32Array: ...
 @overload
@@ -53,6 +54,7 @@ def encode(
     encoder: str | Mapping[str, Any] = "minilm",
     views: Mapping[str, Any],
     pairs: Iterable[str | None] | None = None,
+    as_query: bool = False,
     output: Literal["numpy"] = "numpy",
     progress: bool | None = None,
 ) -> dict[str, dict[str, npt.NDArray[Any]]]: ...
@@ -63,6 +65,7 @@ def encode(
     encoder: str | Mapping[str, Any] = "minilm",
     views: Mapping[str, Any],
     pairs: Iterable[str | None] | None = None,
+    as_query: bool = False,
     output: Literal["arrow"],
     progress: bool | None = None,
 ) -> dict[str, pa.Table]: ...
@@ -72,6 +75,7 @@ def encode(
     encoder: str | Mapping[str, Any] = "minilm",
     views: Mapping[str, Any] | None = None,
     pairs: Iterable[str | None] | None = None,
+    as_query: bool = False,
     output: Literal["numpy", "arrow"] = "numpy",
     progress: bool | None = None,
 ) -> Any:
@@ -82,12 +86,15 @@ def encode(
         encoder: A handle, or the section `encoder` of a configuration as a mapping.
         views: The section `views` of a configuration, with levels token, word and text.
         pairs: The second text of each pair, as many as texts; None for a single text.
+        as_query: Whether the texts are queries: they get `query_prompt`, by default the model's, in place of `prompt`.
         output: What a view becomes: NumPy arrays by column, or a pyarrow.Table.
         progress: Show on standard error how many texts are done: a bar at a terminal, a line every half minute
             elsewhere. None: at a terminal, for a list of more than 4,096 texts.
 
     Returns:
-        Without `views` float32 [n, H], one row per text: the mean of the last layer's tokens, scaled to unit length.
+        Without `views` float32 [n, W], one row per text, as the model's own files say (`modules.json` of
+        sentence-transformers: pooling, dense modules, scaling, default prompt); without such files the mean of the last
+        layer's tokens, scaled to unit length.
         With `views` {view: {column: values}} or {view: table}, with the rows and columns of a run; `line` is the index
         of the text. Vector columns are [r, W], other columns [r]; with `pooling: none` the vectors are an object array
         [r] of arrays [k, W].
@@ -103,7 +110,8 @@ def encode(
         raise ValueError(f"encode: output is {output!r}; allowed: numpy, arrow")
     if views is None and output == "arrow":
         raise ValueError("encode: output arrow is for `views`; without them the result is one array")
-    key = json.dumps([encoder, _ONE_VECTOR_PER_TEXT if views is None else views], default=_plain)
+    given = _ONE_VECTOR_PER_TEXT if views is None else views
+    key = json.dumps([encoder, given, as_query, views is None], default=_plain)
     try:
         with _LOCK:
             embedder, job = _load(key, tuple(map(_state, _paths(key))))
@@ -163,7 +171,7 @@ def _state(path: str) -> tuple[Any, ...]:
 
 @functools.lru_cache
 def _config(key: str) -> EmbedConfig:
-    encoder, views = json.loads(key)
+    encoder, views, *_ = json.loads(key)
     return check_embedding(encoder, views, source="encode")
 
 
@@ -172,14 +180,16 @@ def _paths(key: str) -> list[str]:
     config = _config(key)
     forms = (view.keep_words for view in config.views.values())
     handle, adapter = config.encoder.handle, config.encoder.adapter
-    dense = (os.path.join(handle, folder) for view in config.views.values() for folder in view.dense)
+    dense = (os.path.join(handle, folder) for view in config.views.values() for folder in view.dense or ())
     return [handle, *([adapter] if adapter else []), *(name for name in forms if isinstance(name, str)), *dense]
 
 
 @functools.lru_cache(maxsize=_LOADED)
 def _load(key: str, states: tuple[tuple[Any, ...], ...]) -> tuple[Embedder, EmbedJob]:
     """The embedder for these settings, and the job that it does."""
-    job = resolve_embedding(_config(key))
+    *_, as_query, is_default = json.loads(key)
+    job = resolve_embedding(_config(key), unsaid=UNIT_LENGTH if is_default else {})
+    job = job.with_prompt(job.config.encoder.query_prompt) if as_query else job
     return job.load_embedder(cores()), job
 
 

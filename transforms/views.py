@@ -91,9 +91,10 @@ class ViewSettings(Settings):
     )
     combine: Combine = setting("separate", "how several layers become columns")
     words: Literal["basic", "whitespace"] = setting("basic", "what a word is", only=("word", "word_type"))
-    pooling: Literal[WordPooling, TextPooling] = setting(
-        "mean",
-        "how the vectors of several tokens become one; none: a text's row has a list of them",
+    pooling: Literal[WordPooling, TextPooling] | None = setting(
+        None,
+        "how the vectors of several tokens become one; none: a text's row has a list of them; null: for texts of the "
+        "last layer as the model's own files say, with their dense and normalize, else mean",
         only={"word": get_args(WordPooling), "text": get_args(TextPooling)},
     )
     keep_words: Annotated[Sequence[str] | str | None, BeforeValidator(_check_forms)] = setting(
@@ -113,14 +114,14 @@ class ViewSettings(Settings):
     )
     group_by: list[str] = setting([], "one row per form and value of these kept fields", only=("word_type",))
     min_count: int = setting(1, "forms that occur less often have no row", ge=1, only=("word_type",))
-    dense: Annotated[list[str], AfterValidator(_check_dense)] = setting(
-        [],
+    dense: Annotated[list[str], AfterValidator(_check_dense)] | None = setting(
+        None,
         "linear layers after pooling, in this order: folders of Dense modules in the encoder's folder, such as "
-        "2_Dense; . is the layer among the encoder's own weights, as in Stanford's ColBERT",
+        "2_Dense; . is the layer among the encoder's own weights, as in Stanford's ColBERT; null: see pooling",
         only=("token", "word", "text"),
     )
     truncate_dim: int | None = setting(None, "keep the first n dimensions of the result", ge=1)
-    normalize: bool = setting(False, "scale to unit length, as the last step")
+    normalize: bool | None = setting(None, "scale to unit length, as the last step; null: see pooling, else false")
     dtype: NumberTypeName = setting("float32", "number type of the vectors in the file")
     format: FileFormat = setting("parquet", "file format")
     compress: bool = setting(True, "tfrecord, jsonl: gzip; Parquet is always compressed with zstd")
@@ -185,6 +186,9 @@ class View(ViewSettings):
     name: str
     layers: tuple[int, ...]
     hidden_size: int
+    pooling: Literal[WordPooling, TextPooling] = "mean"
+    dense: list[str] = dataclasses.field(default_factory=list)
+    normalize: bool = False
     keep_words: tuple[str, ...] | None = None
     given_layers: tuple[int, ...] = ()
     dense_modules: tuple[DenseModule, ...] = ()

@@ -25,6 +25,7 @@ _MEANINGS = {column.name: column.meaning for column in COLUMNS}
 def render_card(run: Run, repository: str | None) -> str:
     """The card, in Markdown. `repository`: its name on the Hub; None: it is not known yet."""
     name = repository or "org/name"
+    commit = f" at `{run.manifest['encoder']['commit']}`" if "commit" in run.manifest["encoder"] else ""
     encoder, version = run.manifest["encoder"], run.manifest.get("versions", {}).get("layerbeam", "")
     views = [run.view(view) for view in run]
     # The library datasets takes the format of the first configuration for all, and fails on files without rows (5.2).
@@ -40,7 +41,7 @@ def render_card(run: Run, repository: str | None) -> str:
         f"# {name.rpartition('/')[2]}\n",
         f"Vectors of {records} from the encoder `{encoder['handle']}`, {shape_text(encoder)}, computed by {made_by}.\n",
         "| | |\n|---|---|",
-        f"| encoder | `{encoder['handle']}`; its licence: {_licence(encoder['handle'])} |",
+        f"| encoder | `{encoder['handle']}`{commit}; its licence: {_licence(encoder['handle'])} |",
         *([f"| adapter | `{encoder['adapter']}` |"] if encoder.get("adapter") else []),
         f"| input | {', '.join(f'`{path}`' for path in run.manifest['settings']['input']['files'])} |",
         f"| fingerprint | `{run.manifest['fingerprint']}`: encoder and settings, all of which `manifest.json` has |",

@@ -193,6 +193,7 @@ def _search(options: argparse.Namespace, beam_arguments: list[str]) -> int:
         count=options.count,
         metric=options.metric,
         where=options.where,
+        prompt=options.prompt,
         trust=options.trust,
     )
     _print(options, result, print_search)

@@ -203,6 +203,12 @@ def _search(commands: _Commands) -> None:
         help="search for what is like this line, or this word of it, the first one; FILE and LINE are those of the "
         "columns `file` and `line`, which counts from 0; repeatable",
     )
+    command.add_argument(
+        "--prompt",
+        metavar="P",
+        help="what is put before each text: the name of one of the model's prompts, such as query, or the prompt "
+        "itself; default: encoder.query_prompt, by default the model's own",
+    )
     command.add_argument("--view", metavar="NAME", help="the view; may be left out if only one can be searched")
     command.add_argument("--layer", metavar="L", help="such as 6 or layer_6; may be left out if the view has one")
     command.add_argument("-k", "--count", metavar="N", type=_positive, default=10, help="rows per query; default: 10")

@@ -81,9 +81,12 @@ def search(
     count: int,
     metric: Metric,
     where: str | None,
+    prompt: str | None,
     trust: bool,
 ) -> SearchResult:
     """The `count` rows of a view nearest to each text and each row. `trust`: as for `Run.job`.
+
+    `prompt`: before each text, the name of one of the model's prompts or the prompt itself; None: `query_prompt`.
 
     UsageError if the run is not finished, or an option names what it does not have.
     """
@@ -98,9 +101,13 @@ def search(
     expression = None if where is None else _checked_where(run, searched, where)
     queries = [Query({"like": given}, *_like(run, searched, column, given)) for given in like]
     if texts:
-        from layerbeam.pipeline.dataset.query_texts import encode_texts  # it imports Beam, and loads TensorFlow
+        from layerbeam.pipeline.dataset.query_texts import load_query_encoder  # it imports Beam and TensorFlow
 
-        vectors = encode_texts(run, searched.name, column, texts, trust=trust)
+        try:
+            encoder = load_query_encoder(run, searched.name, column, as_query=True, prompt=prompt, trust=trust)
+            vectors = encoder.encode(texts)
+        except UsageError as error:
+            raise UsageError(f"--text {error}") from error
         queries = [Query({"text": text}, vector) for text, vector in zip(texts, vectors, strict=True)] + queries
     found = searched.nearest(
         np.stack([query.vector for query in queries]),

@@ -8,11 +8,13 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
 from layerbeam.pipeline.config.identity import SCHEMA_VERSION, RunIdentity, identify_run
+from layerbeam.pipeline.config.recipe import complete
 from layerbeam.pipeline.config.rules import find_in_encoder, find_in_input
 from layerbeam.pipeline.config.schema import Config, EmbedConfig, EncoderConfig
 from layerbeam.pipeline.errors import UsageError
@@ -58,6 +60,8 @@ _EDIT_TOKENS = 1 << 14
 _EDIT_BATCHES = 16
 # A view with `keep_words` is assumed to keep at most one word of so many; all of them must fit in memory.
 _FEWER_WORDS = 8
+# Of an encoder without files of sentence-transformers, where a call names no view.
+UNIT_LENGTH: Mapping[str, Any] = {"normalize": True}
 # The texts of a calibration: they are in the manifest, and every process encodes them.
 _CALIBRATION_BYTES = 1 << 17
 
@@ -70,6 +74,7 @@ class EmbedJob:
     encoder: EncoderSource
     views: tuple[View, ...]
     versions: Mapping[str, str]
+    notes: tuple[str, ...]
 
     @property
     def sequences(self) -> SequenceSettings:
@@ -95,6 +100,13 @@ class EmbedJob:
         length = self.config.encoder.max_seq_length
         assert length is not None  # noqa: S101 - `resolve_embedding` sets it
         return length
+
+    def with_prompt(self, prompt: str | None) -> EmbedJob:
+        """The same with another prompt before each text; None: as it is."""
+        if prompt is None:
+            return self
+        config = dataclasses.replace(self.config, encoder=dataclasses.replace(self.config.encoder, prompt=prompt))
+        return dataclasses.replace(self, config=config, encoder=self.encoder.with_marker(prompt))
 
     def check_pairs(self, setting: str) -> None:
         """UsageError, which names the setting that asks for pairs, if the encoder's files do not say what they are."""
@@ -201,7 +213,7 @@ def resolve(config: Config) -> Job:
             f"input.chunk.tokens: is {config.input.chunk.tokens}; a text has at most encoder.max_seq_length = "
             f"{job.max_seq_length} tokens: lower it, or raise that"
         )
-    return _make_job(dataclasses.replace(config, encoder=job.config.encoder), job)
+    return _make_job(dataclasses.replace(config, encoder=job.config.encoder, views=job.config.views), job)
 
 
 def pin_inputs(config: Config) -> Config:
@@ -236,28 +248,33 @@ def _make_job(config: Config, job: EmbedJob) -> Job:
     del settings["beam"]  # where it ran, perhaps with keys of stores
     run_identity = identify_run(identity, job.encoder.describe(), settings, job.versions)
     output = Output(config.output.path, run_identity["fingerprint"], config.output.byte_stream_split)
-    return Job(config, job.encoder, job.views, job.versions, run_identity, output, _block_limits(config, job))
+    limits = _block_limits(config, job)
+    return Job(config, job.encoder, job.views, job.versions, job.notes, run_identity, output, limits)
 
 
-def resolve_embedding(config: EmbedConfig, fields: Iterable[tuple[str, str]] = ()) -> EmbedJob:
+def resolve_embedding(
+    config: EmbedConfig, fields: Iterable[tuple[str, str]] = (), unsaid: Mapping[str, Any] = MappingProxyType({})
+) -> EmbedJob:
     """The encoder, of which only the small files are read, and the views with nothing left open.
 
-    `fields`: name and type of the columns copied from the input. UsageError if encoder and settings do not fit,
-    or TensorFlow and TF Text.
+    `fields`: name and type of the columns copied from the input. `unsaid`: settings of views of texts, where neither
+    they nor the model's files say anything. UsageError if encoder and settings do not fit, or TensorFlow and TF Text.
     """
     try:
         installed = versions()
     except VersionError as error:
         raise UsageError(str(error)) from error
-    encoder, settings = _open_encoder(config.encoder)
+    encoder = _open_encoder(config.encoder)
+    recipe = complete(encoder, config.encoder, config.views, unsaid)
+    encoder, settings = _fit_encoder(encoder.with_marker(recipe.encoder.prompt or ""), recipe.encoder)
+    config = dataclasses.replace(config, encoder=settings, views=dict(recipe.views))
     views = tuple(_resolve_view(name, settings, encoder, tuple(fields)) for name, settings in config.views.items())
-    return EmbedJob(dataclasses.replace(config, encoder=settings), encoder, views, installed)
+    return EmbedJob(config, encoder, views, installed, recipe.notes)
 
 
-def _open_encoder(settings: EncoderConfig) -> tuple[EncoderSource, EncoderConfig]:
-    """The encoder, and the settings with `max_seq_length` and the texts of `calibration`, if it is given."""
+def _open_encoder(settings: EncoderConfig) -> EncoderSource:
     try:
-        encoder = open_encoder(
+        return open_encoder(
             settings.handle,
             do_lower_case=settings.do_lower_case,
             engine=settings.engine,
@@ -265,7 +282,10 @@ def _open_encoder(settings: EncoderConfig) -> tuple[EncoderSource, EncoderConfig
         )
     except EncoderError as error:
         raise UsageError(f"encoder.{'adapter' if isinstance(error, AdapterError) else 'handle'}: {error}") from error
-    encoder = encoder.with_marker(settings.prompt or "")
+
+
+def _fit_encoder(encoder: EncoderSource, settings: EncoderConfig) -> tuple[EncoderSource, EncoderConfig]:
+    """The encoder, and the settings with `max_seq_length` and the texts of `calibration`, if it is given."""
     if encoder.engine == "savedmodel":
         for setting, only in (("compute_dtype", "float32"), ("xla", False)):
             if getattr(settings, setting) != only:
@@ -348,7 +368,7 @@ def _resolve_view(
     forms = _forms_to_keep(f"views.{name}.keep_words", settings, encoder)
     resolved = {"layers": tuple(layers), "given_layers": tuple(layers.values()), "keep_words": forms}
     try:
-        modules = tuple(open_dense(encoder, folder) for folder in settings.dense)
+        modules = tuple(open_dense(encoder, folder) for folder in settings.dense or ())
     except EncoderError as error:
         raise UsageError(f"views.{name}.dense: {error}") from error
     view = View(

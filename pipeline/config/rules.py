@@ -56,7 +56,7 @@ def _misplaced(section: InputConfig | ViewSettings, by: str, given: Collection[s
         if field.name in given and chosen not in only and chosen != "auto":
             owners = " and ".join(", ".join(only).rsplit(", ", 1))
             yield f"{field.name}: {by} {chosen} has no such setting (it belongs to {owners})"
-        elif isinstance(only, Mapping) and chosen in only and value not in only[chosen]:
+        elif isinstance(only, Mapping) and chosen in only and value is not None and value not in only[chosen]:
             yield f"{field.name}: is {value}; {by} {chosen} allows {', '.join(only[chosen])}"
 
 
@@ -145,7 +145,8 @@ def _in_selection(view: ViewSettings) -> Iterator[str]:
     if view.match_case and view.keep_words is None:
         yield "match_case: applies to keep_words, which is not set"
     if view.skip_tokens and view.level == "text" and not view.has_vector_lists:
-        yield f"skip_tokens: is for pooling none, and pooling is {view.pooling}; set pooling: none, or remove it"
+        pooling = view.pooling or "mean"
+        yield f"skip_tokens: is for pooling none, and pooling is {pooling}; set pooling: none, or remove it"
     if view.skip_tokens and view.keep_words is not None:
         yield "skip_tokens: keep_words already says which words have rows; remove one of the two"
 

@@ -101,7 +101,12 @@ class EncoderConfig(Settings):
         "longer than max_seq_length; or, as {sentences: 1}, a sentence with its neighbours",
     )
     prompt: str | None = setting(
-        None, "a text put before each text, as sentence-transformers' prompts are; [unused1] at its start is that token"
+        None,
+        "a text put before each text, as sentence-transformers' prompts are; [unused1] at its start is that token; "
+        "null: the model's default prompt, if a view follows the model's files (see pooling)",
+    )
+    query_prompt: str | None = setting(
+        None, "the same before each query (search --text, encode as_query); null: as the model's files say, else prompt"
     )
     window_overlap: int = setting(64, "tokens that two neighbouring windows share", ge=0)
     do_lower_case: bool | None = setting(None, "null: as the encoder's own files say")

@@ -49,6 +49,7 @@ _OLD_POOLINGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 _POOLING_FIELDS = ("embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt", *_OLD_POOLINGS)
+PROMPTS = "config_sentence_transformers.json"
 _ORDER = "Transformer + Pooling, then any number of Dense, then Normalize or nothing"
 
 
@@ -57,7 +58,7 @@ def read_model(handle: str, prompt_name: str | None = None) -> Model:
 
     `prompt_name`: one of the model's prompts, instead of the one that `encode` takes by default.
     """
-    model = _read_model(handle, prompt_name)
+    model = read_folder(handle, _locate(handle), prompt_name)
     if prompt_name is None:
         return model
     if model.method != "encode" or model.is_plain:
@@ -66,11 +67,11 @@ def read_model(handle: str, prompt_name: str | None = None) -> Model:
     return dataclasses.replace(model, method=f"encode(..., prompt_name={prompt_name!r})")
 
 
-def _read_model(handle: str, prompt_name: str | None) -> Model:
-    folder = _locate(handle)
+def read_folder(handle: str, folder: Path, prompt_name: str | None = None) -> Model:
+    """The same for a handle whose files are in a folder."""
     if not (folder / "modules.json").is_file():
         return _read_plain(handle, folder)
-    whole = JsonFile.read(folder / "config_sentence_transformers.json", optional=True)
+    whole = JsonFile.read(folder / PROMPTS, optional=True)
     modules = list_modules(folder / "modules.json")
     if whole.fields.get("model_type") in late_interaction.MODEL_TYPES:
         return late_interaction.read_modules(handle, folder, whole, modules)

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy.typing as npt
 
+from layerbeam.pipeline.config.job import EmbedJob
+from layerbeam.pipeline.config.recipe import named_prompts
 from layerbeam.pipeline.dataset.reader import Run
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.transforms.blocks import TextBlock, row_of_each
@@ -18,25 +20,45 @@ from layerbeam.transforms.settings import LINES
 from layerbeam.transforms.tokenize.tokenizer import Tokenizer
 
 
-def encode_texts(run: Run, name: str, column: str, texts: Sequence[str], *, trust: bool) -> npt.NDArray[Any]:
-    """[n, W]: the texts of `--text` in a vector column of a view of texts or records. `trust`: as for `Run.job`.
+@dataclasses.dataclass(frozen=True)
+class QueryEncoder:
+    """The encoder of a run, loaded for a column of one of its views of texts or records."""
 
-    UsageError if a text cannot be encoded, or the run's encoder is missing or has changed.
+    job: EmbedJob
+    _forward: Forward
+    _column: int
+
+    def encode(self, texts: Sequence[str]) -> npt.NDArray[Any]:
+        """[n, W]: the vectors of texts. UsageError for a text that has none."""
+        (view,) = self.job.views
+        sequences = dataclasses.replace(self.job.sequences, records=LINES, context="text")  # a query is one text
+        tokens = Tokenizer(self.job.encoder, self.job.views, sequences)(TextBlock.of(texts))
+        for rejected in tokens.text.rejected:
+            raise UsageError(f"{texts[rejected.line]!r}: {rejected.reason}")
+        with_tokens = row_of_each(tokens.row_splits)[tokens.start >= 0]
+        for number, text in enumerate(texts):
+            if number not in with_tokens:
+                raise UsageError(f"{text!r}: has no tokens; give a text with words")
+        return encode_block(tokens, self._forward, self.job.views, self.job.encoding).vectors[view.name][self._column]
+
+
+def load_query_encoder(
+    run: Run, name: str, column: str, *, as_query: bool, prompt: str | None = None, trust: bool = False
+) -> QueryEncoder:
+    """For texts in a vector column of a view, encoded as the run's texts or as queries. `trust`: as for `Run.job`.
+
+    `prompt`: of queries, in place of `encoder.query_prompt`: the name of one of the model's prompts, or the text
+    itself. UsageError if the run's encoder is missing or has changed.
     """
     try:
-        job = run.job(trust=trust)
-        job = dataclasses.replace(job, views=tuple(each for each in job.views if each.name == name))
+        job: EmbedJob = run.job(trust=trust)
+        views = tuple(view for view in job.views if view.name == name)
+        query = job.config.encoder.query_prompt
+        if prompt is not None:
+            query = named_prompts(job.encoder).get(prompt, prompt)
+        job = dataclasses.replace(job, views=views).with_prompt(query if as_query else None)
         job.load_tensorflow(1)
-        encoder = job.load_encoder()
+        forward = Forward(job.load_encoder())
     except (UsageError, EncoderError) as error:
-        raise UsageError(f"--text needs the encoder of the run: {error}") from error
-    sequences = dataclasses.replace(job.sequences, records=LINES, context="text")  # a query is one text
-    tokens = Tokenizer(job.encoder, job.views, sequences)(TextBlock.of(texts))
-    for rejected in tokens.text.rejected:
-        raise UsageError(f"--text {texts[rejected.line]!r}: {rejected.reason}")
-    with_tokens = row_of_each(tokens.row_splits)[tokens.start >= 0]
-    for number, text in enumerate(texts):
-        if number not in with_tokens:
-            raise UsageError(f"--text {text!r}: has no tokens; give a text with words")
-    vectors = encode_block(tokens, Forward(encoder), job.views, job.encoding).vectors[name]
-    return vectors[run[name].vectors.index(column)]
+        raise UsageError(f"needs the encoder of the run: {error}") from error
+    return QueryEncoder(job, forward, run[name].vectors.index(column))

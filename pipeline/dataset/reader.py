@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
 
 from layerbeam.pipeline.dataset.changes import ViewChanges
 from layerbeam.pipeline.dataset.view import UnknownNameError, View
-from layerbeam.pipeline.errors import NoRunError, OutputError, did_you_mean
+from layerbeam.pipeline.errors import NoRunError, OutputError, UsageError, did_you_mean
 from layerbeam.pipeline.output.changes import Changes
 from layerbeam.pipeline.output.index import Index, read_index
 from layerbeam.pipeline.output.integrity import check_files, check_listing, check_part
@@ -95,6 +97,7 @@ class Run:
     manifest: dict[str, Any]
     _index: Index
     _summary: RunSummary | None = None
+    _encoders: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -160,6 +163,40 @@ class Run:
         from layerbeam.pipeline.config.restore import restore_job  # readers of rows do not wait for YAML and schemas
 
         return restore_job(self.manifest, self.path, trust=trust)
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        as_query: bool = False,
+        prompt: str | None = None,
+        view: str | None = None,
+        layer: int | str | None = None,
+        trust: bool = False,
+    ) -> npt.NDArray[Any]:
+        """[n, W]: the vectors of texts by the run's encoder, which stays loaded, as a view of texts has them.
+
+        `as_query`: with the prompt of queries: `prompt`, a text or the name of one of the model's, by default
+        `encoder.query_prompt`. `view`, `layer`: may be left out if there is one. `trust`: as for `job`. ValueError for
+        a text without a vector, or if encoder or versions have changed.
+        """
+        from layerbeam.pipeline.dataset.query_texts import load_query_encoder  # it imports Beam and TensorFlow
+
+        of_texts = [name for name in self if self.view(name).level in ("text", "record")]
+        if view is None and len(of_texts) != 1:
+            raise ValueError(f"view is missing; {self.path} has {', '.join(of_texts) or 'no view of texts'}")
+        name = of_texts[0] if view is None else view
+        column = self.view(name).vector_column(layer)
+        key = name, column, as_query, prompt
+        try:
+            if key not in self._encoders:
+                self._encoders[key] = load_query_encoder(
+                    self, name, column, as_query=as_query or prompt is not None, prompt=prompt, trust=trust
+                )
+            vectors: npt.NDArray[Any] = self._encoders[key].encode(texts)
+        except UsageError as error:
+            raise ValueError(f"encode: {error}") from error
+        return vectors
 
     def block_of(self, part: Part) -> Commit | None:
         """The block that a part belongs to."""

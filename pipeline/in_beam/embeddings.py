@@ -9,6 +9,7 @@ import apache_beam as beam
 from apache_beam.ml.inference.base import RunInference
 from apache_beam.ml.transforms.base import EmbeddingsManager, EmbeddingTypeAdapter, _TextEmbeddingHandler
 
+from layerbeam.pipeline.config.job import UNIT_LENGTH
 from layerbeam.pipeline.in_beam.model_handler import ModelHandler
 from layerbeam.pipeline.in_beam.settings import TEXTS_AT_ONCE, embed_job
 from layerbeam.transforms.embedder import Embedder, TextError
@@ -22,8 +23,8 @@ class Embeddings(EmbeddingsManager):
     Args:
       columns: the columns with texts, of elements that are mappings or rows.
       encoder: a handle, or the section `encoder` of a configuration as a mapping.
-      view: the settings of a view of level text with one vector; by default the mean of the last layer's tokens,
-        scaled to unit length.
+      view: the settings of a view of level text with one vector; by default as the model's own files say, without such
+        files the mean of the last layer's tokens, scaled to unit length.
       num_threads: batches that a worker process encodes at the same time.
       type_adapter: instead of `columns`, for other elements; Beam's `create_text_adapter()` is for its vector sinks.
 
@@ -42,9 +43,11 @@ class Embeddings(EmbeddingsManager):
     ) -> None:
         super().__init__(columns=columns, type_adapter=type_adapter)
         self._encoder = encoder if isinstance(encoder, str) else dict(encoder)
-        self._view = {"level": "text", "layers": [-1], "normalize": True} if view is None else dict(view)
+        self._view: dict[str, Any] = {"level": "text", "layers": [-1]} if view is None else dict(view)
         self._num_threads = num_threads
-        job = embed_job(self._encoder, {_VIEW: self._view}, source="Embeddings")
+        unsaid = UNIT_LENGTH if view is None else {}
+        job = embed_job(self._encoder, {_VIEW: self._view}, source="Embeddings", unsaid=unsaid)
+        self._view["normalize"] = job.views[0].normalize
         (found,) = job.views
         if found.level != "text" or found.has_vector_lists or len(found.vector_columns) != 1:
             lists = ", pooling none" if found.has_vector_lists else ""

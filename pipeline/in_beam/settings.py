@@ -15,8 +15,13 @@ TOKENS_AT_ONCE = 1 << 14
 TEXTS_AT_ONCE = 256
 
 
-def embed_job(encoder: str | Mapping[str, Any], views: Mapping[str, Any], *, source: str) -> EmbedJob:
-    """The job of these settings. ValueError if one of them is wrong; `source` begins its message."""
+def embed_job(
+    encoder: str | Mapping[str, Any], views: Mapping[str, Any], *, source: str, unsaid: Mapping[str, Any] | None = None
+) -> EmbedJob:
+    """The job of these settings. ValueError if one of them is wrong; `source` begins its message.
+
+    `unsaid`: as for `resolve_embedding`.
+    """
     try:
         config = check_embedding(encoder, views, source=source)
         for name, view in config.views.items():
@@ -25,7 +30,7 @@ def embed_job(encoder: str | Mapping[str, Any], views: Mapping[str, Any], *, sou
                     f"{source}: views.{name}.dtype: is int8, a form of stored vectors; elements of a pipeline have "
                     "float32 or float16"
                 )
-        return resolve_embedding(config)
+        return resolve_embedding(config, unsaid=unsaid or {})
     except UsageError as error:
         raise ValueError(str(error)) from error
 

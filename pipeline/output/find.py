@@ -60,7 +60,15 @@ def check_output(path: str, views: Sequence[View], run_identity: RunIdentity, nu
         has_run = bool(fingerprints) or run_numbers(path) not in ([], [number])
         if has_run and fingerprints <= {run_identity["fingerprint"]}:
             # Its record and its manifest are lost, but all commits have these settings.
-            own |= {layout.COMMITS, layout.REJECTS, layout.PARTS, layout.MANIFEST, layout.REPORT, layout.CARD}
+            own |= {
+                layout.COMMITS,
+                layout.REJECTS,
+                layout.PARTS,
+                layout.MANIFEST,
+                layout.REPORT,
+                layout.CARD,
+                layout.NORMALIZER,
+            }
             own |= {layout.SUCCESS, layout.DAMAGED}
             own |= {name for view in views for name in (view.name, part_folder(view).split("/")[0])}
         foreign = sorted(name for name in names - own if not name.startswith(storage.UNFINISHED))
@@ -78,6 +86,10 @@ def check_output(path: str, views: Sequence[View], run_identity: RunIdentity, nu
         and not has_no_rows(path)
     ):
         changed = differences(before["identity"], run_identity["identity"])
+        old, new = before["encoder"].get("commit"), run_identity["encoder"].get("commit")
+        if old != new and old is not None:
+            pinned = f"{before['encoder']['handle'].partition('@')[0]}@{old}"
+            changed.append(f"encoder.handle: the folder was made with {pinned}; give that to continue it")
         raise UsageError(
             f"output.path: {path} holds a run with other settings, and rows of both do not belong together; "
             "give a new folder, or restore the settings (views can be added, and nothing else can change):\n"

@@ -62,6 +62,7 @@ class ShownRecord(RunIdentity):
     startup_seconds: NotRequired[float]
     pruned: NotRequired[_Pruned]
     counts: NotRequired[dict[str, int]]
+    model_notes: NotRequired[list[str]]
 
 
 class MeasuredRecord(ShownRecord):

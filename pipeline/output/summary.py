@@ -21,7 +21,7 @@ from layerbeam.transforms.number_types import COARSE
 # A larger share of [UNK] can mean that the vocabulary was made for another language.
 _UNKNOWN_SHARE = 0.01
 _NAMED_FORMS = 10
-_OF_ATTEMPT = ("run", "state", "runner", "job", "workers", "peak_memory_bytes", "pruned")
+_OF_ATTEMPT = ("run", "state", "runner", "job", "workers", "peak_memory_bytes", "pruned", "model_notes")
 _OF_SPEED = (
     "startup_seconds",
     "seconds",
@@ -130,6 +130,7 @@ class RunSummary:
             lines.append(f"{texts} longer than max_seq_length: {dropped:,} tokens ({share:.1%}) have no vector")
         if small is not None:
             lines.append(small)
+        lines += self.last_start.get("model_notes", ())
         for view in self.views:
             empty = counts.get(f"{metrics.EMPTY_TEXTS}:{view}", 0)
             lines += [f"{view}: {count_noun(empty, 'text')} without tokens: zeros"] if empty else []

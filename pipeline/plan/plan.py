@@ -240,7 +240,7 @@ def make_plan(
     seen = sample.counts()
     words = token_notes(seen, count_words(seen, job.run_identity["identity"]["views"]))
     of_texts = (f"in the texts that were read: {line}" for line in words)
-    hints = (note, vocabulary_note(encoder), slow, wrapping_hint(job, work), *of_texts)
+    hints = (note, vocabulary_note(encoder), slow, wrapping_hint(job, work), *job.notes, *of_texts)
     return Plan(
         path=job.output.path,
         encoder=encoder,

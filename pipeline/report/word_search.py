@@ -60,7 +60,10 @@ class WordSearch:
 
 
 def find_word(context: ReportContext, word: str) -> WordSearch | None:
-    """Search the views, those with all words and most layers first, until one has the word; None if no view has words or tokens with offsets."""
+    """Search the views, those with all words and most layers first, until one has the word.
+
+    None if no view has words, or tokens with offsets.
+    """
     views = [view for view in context.of_level("word", "token") if view.has_places]
     search = None
     for view in sorted(views, key=lambda view: (not view.has_all_words, -len(view.vectors), view.level != "word")):

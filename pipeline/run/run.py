@@ -140,6 +140,7 @@ class Run:
     def _begin_log(self, inputs: Mapping[str, Any], **facts: Any) -> RunLog:
         startup = 0.0 if self.began is None else time.monotonic() - self.began
         facts["startup_seconds"] = round(startup, 2)
+        facts |= {"model_notes": list(self.job.notes)} if self.job.notes else {}
         path, views = self.job.output.path, describe_views(self.job.views)
         try:
             keep_normalizer(path, self.job.encoder)

@@ -1,4 +1,4 @@
-"""Compares `layerbeam init --from` and `layerbeam run` with the results of expect_sentence_transformers.py, to 2e-5.
+"""Compares `init --from`, `run` and `encode` with the results of expect_sentence_transformers.py, to 2e-5.
 
 Runs in the main environment: python compare_sentence_transformers.py MODELS; exit status 1 if they differ.
 """
@@ -64,6 +64,22 @@ def compare_late_interaction(model: Path, folder: Path) -> dict[str, float]:
     }
 
 
+def compare_calls(model: Path) -> dict[str, float]:
+    """The largest differences of `encode` and of `encode(as_query=True)`, which take the model's own settings."""
+    expected = np.load(model.with_name(f"{model.name}_calls.npz"))
+    if model.name == "plain":  # layerbeam scales the mean of an encoder that says nothing
+        expected = {name: unit(vectors) for name, vectors in expected.items()}
+    found = {
+        "encode": encode_texts(QUERIES, encoder=str(model)),
+        "encode_query": encode_texts(QUERIES, encoder=str(model), as_query=True),
+    }
+    return {f"{model.name}: {name}": np.abs(vectors - expected[name]).max() for name, vectors in found.items()}
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
 def main(models: str) -> int:
     """Print the largest difference of each model; returns the exit status."""
     expected = {file.stem: np.load(file) for file in sorted(Path(models).glob("*.npy"))}
@@ -83,7 +99,10 @@ def main(models: str) -> int:
         print(f"{name:15}  {found[name].shape!s:>10}  {num_cut[name]:4}  {difference:18.1e}")
     for name, difference in late_interaction.items():
         print(f"{name:31}  {difference:18.1e}")
-    worst = [*differences.values(), *late_interaction.values()]
+    calls = {call: largest for name in expected for call, largest in compare_calls(Path(models, name)).items()}
+    for name, difference in calls.items():
+        print(f"{name:31}  {difference:18.1e}")
+    worst = [*differences.values(), *late_interaction.values(), *calls.values()]
     passed = all(difference <= TOLERANCE for difference in worst)  # NaN fails, too
     print(f"allowed {TOLERANCE:.0e}: {'passed' if passed else 'FAILED'}")
     return 0 if passed else 1

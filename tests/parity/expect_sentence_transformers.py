@@ -204,6 +204,8 @@ def main(encoder: str, output: str) -> None:
         prompt_name = DECODERS[name][1] if name in DECODERS else None
         vectors = model.encode(read_sentences(), prompt_name=prompt_name, show_progress_bar=False)
         np.save(root / f"{name}.npy", vectors)
+        calls = {"encode": model.encode(QUERIES), "encode_query": model.encode_query(QUERIES)}
+        np.savez(root / f"{name}_calls.npz", **calls)
         print(f"{name}: {vectors.shape}")
     save_late_interaction(encoder, root / "late_interaction")
     save_results(root / "late_interaction")

@@ -198,10 +198,10 @@ def _load_network(
 def _open_again(source: EncoderSource) -> EncoderSource:
     """The same encoder, with its files on this machine. EncoderError if it has changed."""
     adapter = source.adapter.handle if source.adapter else None
-    here = open_encoder(source.handle, do_lower_case=source.do_lower_case, engine=source.engine, adapter=adapter)
+    here = open_encoder(source.pinned, do_lower_case=source.do_lower_case, engine=source.engine, adapter=adapter)
     if here.fingerprint != source.fingerprint:
         raise _changed(source)
-    return dataclasses.replace(here, special=source.special, marker=source.marker)
+    return dataclasses.replace(here, handle=source.handle, special=source.special, marker=source.marker)
 
 
 def _changed(source: EncoderSource) -> EncoderError:

@@ -22,6 +22,8 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 
 _SMALL_VOCABULARY = 0.9
 # How an entry is written that may begin a prompt as a token of its own: [unused1], or "[D] ", whose space is its own.
+# The folder of a commit in the cache of huggingface_hub.
+_SNAPSHOT = re.compile(r"/snapshots/([0-9a-f]{40})(?:/|$)")
 _MARKER = re.compile(r"\[[^][\s]+\] ?")
 # The texts that decide the codes of products in int8, one per line, unless others are given.
 CALIBRATION = Path(__file__).with_name("calibration.txt")
@@ -158,6 +160,17 @@ class EncoderSource:
     adapter: Adapter | None = None
 
     @property
+    def commit(self) -> str | None:
+        """The commit of a repository on Hugging Face; None for other encoders."""
+        found = _SNAPSHOT.search(self.folder) if self.handle.startswith("hf://") else None
+        return found[1] if found else None
+
+    @property
+    def pinned(self) -> str:
+        """The handle, at the commit that it named when the encoder was opened."""
+        return f"{self.handle.partition('@')[0]}@{self.commit}" if self.commit else self.handle
+
+    @property
     def max_seq_length(self) -> int | None:
         """Tokens of one text, special tokens included, to which programs that follow its files cut; None if unknown."""
         known = (length for length in (self.cut_to, self.max_position_embeddings) if length is not None)
@@ -181,6 +194,9 @@ class EncoderSource:
 
         WordPiece would cut it into pieces. Other tokenizers find such tokens in the prompt by themselves.
         """
+        if self.marker:
+            plain = dataclasses.replace(self.special, before=self.special.before[:-1])
+            return dataclasses.replace(self, special=plain, marker="").with_marker(prompt)
         found = _MARKER.match(prompt)
         if found is None or self.tokenizer != "tensorflow_text":
             return self
@@ -197,6 +213,8 @@ class EncoderSource:
         sizes = ("has_pooler", "hidden_size", "num_hidden_layers", "max_position_embeddings", "vocab_size")
         more = ("do_lower_case", "casing_from", *sizes, "vocabulary_size")
         described = {field: getattr(self, field) for field in (*fields, *more)}
+        if self.commit is not None:
+            described["commit"] = self.commit
         if self.architecture is not None:
             described = dataclasses.asdict(self.architecture) | described
             described["architecture"] = type(self.architecture).__name__

@@ -138,7 +138,7 @@ def _word_chars(
 
 
 def _with_marks(start: Int64Array, end: Int64Array, kind: Any) -> tuple[Int64Array, Int64Array]:
-    """The places of the pieces, each with the letters and marks beside it that no piece has.
+    """The places of the pieces, each with the letters and marks next to it that no piece has.
 
     The library gives to a letter that the normalizer composed of several characters, or from which it took marks, the
     place of the first character only.

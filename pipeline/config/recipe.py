@@ -1,0 +1,110 @@
+"""The model's own recipe: what its files say of pooling, dense modules, scaling and prompts, where settings do not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from layerbeam.pipeline.config.late_interaction import MODEL_TYPES
+from layerbeam.pipeline.config.model_folder import JsonFile, Model
+from layerbeam.pipeline.config.prompts import read_prompt
+from layerbeam.pipeline.config.schema import EncoderConfig
+from layerbeam.pipeline.config.sentence_transformers import PROMPTS, read_folder
+from layerbeam.pipeline.errors import UsageError
+from layerbeam.transforms.encoders import EncoderSource
+from layerbeam.transforms.encoders.config_file import shown
+from layerbeam.transforms.views import ViewSettings
+
+# What a setting is where neither a view nor the model's files say it.
+_UNSAID: Mapping[str, Any] = {"pooling": "mean", "dense": [], "normalize": False}
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """Settings with nothing left open. `notes`: what the model's files say and the settings do not follow."""
+
+    encoder: EncoderConfig
+    views: Mapping[str, ViewSettings]
+    notes: tuple[str, ...]
+
+
+def complete(
+    source: EncoderSource, encoder: EncoderConfig, views: Mapping[str, ViewSettings], unsaid: Mapping[str, Any]
+) -> Recipe:
+    """The settings, completed by the files of the model; where it has none, for texts by `unsaid`.
+
+    A view of texts follows the model if it takes the last layer alone and says neither `pooling` nor `dense`.
+    UsageError if the model cannot be followed.
+    """
+    folder = Path(source.folder)
+    has_files = source.kind == "huggingface" and (folder / "modules.json").is_file()
+    of_texts = {name for name, view in views.items() if has_files and _is_vector_of_text(view, source)}
+    following = [name for name in of_texts if views[name].pooling is None and views[name].dense is None]
+    model = _read(source.handle, folder, following) if of_texts else None
+    completed, notes = dict[str, ViewSettings](), list[str]()
+    for name, view in views.items():
+        said = model.view if model and name in following else unsaid if view.level == "text" and not has_files else {}
+        settings = {**_UNSAID, **said}
+        open_ = [field for field in (*_UNSAID, "truncate_dim") if getattr(view, field) is None]
+        completed[name] = dataclasses.replace(view, **{field: settings[field] for field in open_ if field in settings})
+        if model and name in of_texts and name not in following:
+            notes += _differences(name, completed[name], model.view)
+    prompts = named_prompts(source)
+    prompt, query = encoder.prompt, encoder.query_prompt
+    if prompt is None and model and following:
+        prompt = model.encoder.get("prompt")
+    if query is None and (prompts.get("query") or (has_files and encoder.prompt is None)):
+        query = prompts.get("query", "")
+    unused = {name: text for name, text in prompts.items() if text and text not in (prompt, query)}
+    if unused and encoder.prompt is None:
+        named = ", ".join(f"{name} ({shown(text)})" for name, text in unused.items())
+        notes.append(f"encoder.prompt: the model's files have prompts that are not used: {named}")
+    return Recipe(dataclasses.replace(encoder, prompt=prompt, query_prompt=query), completed, tuple(notes))
+
+
+def _is_vector_of_text(view: ViewSettings, source: EncoderSource) -> bool:
+    """Whether a view has one vector of the last layer, of all tokens, for each text."""
+    whole = view.special_tokens and not view.skip_tokens and view.pooling not in ("none", "pooler")
+    return view.level == "text" and whole and view.layers in ([-1], [source.num_hidden_layers])
+
+
+def _read(handle: str, folder: Path, following: Sequence[str]) -> Model | None:
+    """What the model's files say; None if they cannot be followed, and no view must."""
+    try:
+        model = read_folder(handle, folder)
+    except UsageError as error:
+        if not following:
+            return None
+        raise UsageError(
+            f"views.{following[0]}.pooling: is not set, and the model's own files cannot be followed: {error}; set "
+            "pooling, dense and normalize to take the encoder alone"
+        ) from error
+    if model.view["pooling"] == "none" and following:
+        raise UsageError(
+            f"views.{following[0]}.pooling: is not set, and {handle} is a late interaction model, with a list "
+            f"of vectors for each text: `layerbeam init --from {handle}` writes its settings"
+        )
+    return None if model.view["pooling"] == "none" else model
+
+
+def _differences(name: str, view: ViewSettings, said: Mapping[str, Any]) -> Iterator[str]:
+    """How a view differs from what the model's files say, in one line."""
+    ours = {field: getattr(view, field) for field in _UNSAID}
+    theirs = {field: said.get(field, value) for field, value in _UNSAID.items()}
+    if ours != theirs:
+        own, other = (", ".join(f"{field} {shown(value)}" for field, value in one.items()) for one in (ours, theirs))
+        yield f"views.{name}: has {own}; the model's own files say {other}"
+
+
+def named_prompts(source: EncoderSource) -> dict[str, str]:
+    """The prompts in a model's files by name; none if it has its own way with them, as ColBERT, or they are damaged."""
+    try:
+        file = JsonFile.read(Path(source.folder, PROMPTS), optional=True)
+        prompts = file.fields.get("prompts")
+        if file.fields.get("model_type") in MODEL_TYPES or not isinstance(prompts, dict):
+            return {}
+        return {str(name): read_prompt(file, name) for name in prompts}
+    except UsageError:
+        return {}
