@@ -311,6 +311,11 @@ def _fit_encoder(encoder: EncoderSource, settings: EncoderConfig) -> tuple[Encod
             f"encoder.max_seq_length: is {length}; at least {least}, since {settings.handle} puts "
             f"{special.around_text} special tokens around a text and {special.around_pair} around a pair"
         )
+    if encoder.cuts_left and settings.of_long_text == "truncate":
+        raise UsageError(
+            f"encoder.long_text: is truncate, and the tokenizer of {settings.handle} (truncation_side: left) takes "
+            "away the start of a long text, which layerbeam does not: set long_text: window or reject"
+        )
     room = length - special.around_text
     if settings.of_long_text == "window" and settings.window_overlap >= room:
         raise UsageError(

@@ -81,7 +81,7 @@ class Vocabulary:
 
     `library`: what cuts the texts, by `file` if that is tokenizers. `sha256`: of all that decides the tokens.
     `max_chars_per_word`: WordPiece makes a longer word one [UNK]. `because`: the reason for `library`. `normalizer`: of
-    the library tokenizers, as JSON; "" if there is none.
+    the library tokenizers, as JSON; "" if there is none. `cuts_left`: whether a long text loses its start.
     """
 
     library: Literal["tensorflow_text", "tokenizers"]
@@ -92,6 +92,7 @@ class Vocabulary:
     max_chars_per_word: int = MAX_CHARS_PER_WORD
     because: str = "it does WordPiece as Google's code"
     normalizer: str = ""
+    cuts_left: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +129,7 @@ class EncoderSource:
     `do_lower_case`. `weights_sha256`: of their values or, if the format has no names for them, of the files.
     `fingerprint`: SHA-256 of weights, vocabulary and configuration. `cut_to`: the tokens of one text that its files
     name, if they do. `marker`: the entry whose id is the last before a text, if a prompt gives one. `adapter`: added to
-    the weights when they are loaded, and part of `fingerprint`. `normalizer`: as in `Vocabulary`.
+    the weights when they are loaded, and part of `fingerprint`. `normalizer`, `cuts_left`: as in `Vocabulary`.
     """
 
     handle: str
@@ -157,6 +158,7 @@ class EncoderSource:
     cut_to: int | None = None
     marker: str = ""
     normalizer: str = ""
+    cuts_left: bool = False
     adapter: Adapter | None = None
 
     @property
@@ -294,6 +296,7 @@ def common_fields(
         "vocabulary_size": len(vocabulary.entries),
         "vocabulary_sha256": vocabulary.sha256,
         "normalizer": vocabulary.normalizer,
+        "cuts_left": vocabulary.cuts_left,
         "special": vocabulary.special,
         "do_lower_case": casing[0],
         "casing_from": casing[1],

@@ -5,6 +5,7 @@ The weights are `model.safetensors`, else `pytorch_model.bin`, or the shards of 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -105,7 +106,7 @@ def _read_tokenizer(
         if do_lower_case not in (None, fast.lowercase):
             raise EncoderError(f"{handle}: {fast_file} decides whether texts are lower-cased: remove do_lower_case")
         check_built(handle, fast_file, fast, config.fields if config else {})
-        return fast.vocabulary, (fast.lowercase, fast_file.name)
+        return _with_side(fast.vocabulary, config, fast), (fast.lowercase, fast_file.name)
     declared = _declared_casing(handle, config, fast, do_lower_case)
     if fast and (architecture.vocabulary_file == fast_file.name or not vocabulary_file.is_file()):
         vocabulary = fast.vocabulary
@@ -118,7 +119,14 @@ def _read_tokenizer(
     casing = casing_of(do_lower_case, declared, located, vocabulary)
     if config:
         _check_casing(config, casing[0])
-    return vocabulary, casing
+    return _with_side(vocabulary, config, fast), casing
+
+
+def _with_side(vocabulary: Vocabulary, config: ConfigFile | None, fast: FastTokenizer | None) -> Vocabulary:
+    """The vocabulary with the side at which transformers cuts: of tokenizer_config.json, else of tokenizer.json."""
+    said = config.fields.get("truncation_side") if config else None
+    cuts_left = said == "left" if said is not None else fast is not None and fast.cuts_left
+    return dataclasses.replace(vocabulary, cuts_left=cuts_left)
 
 
 def _declared_casing(

@@ -59,6 +59,7 @@ class FastTokenizer:
     vocabulary: Vocabulary
     lowercase: bool
     wordpiece: Mapping[str, Any] | None = None
+    cuts_left: bool = False
 
 
 def read_tokenizer_json(
@@ -85,8 +86,11 @@ def _read(
     if kind not in _MODELS:
         raise _refusal(handle, path, "model.type", kind, " or ".join(map(json.dumps, _MODELS)))
     if kind == "WordPiece":
-        return _wordpiece(handle, path, content, vocab_size, do_lower_case)
-    return _of_library(handle, path, content, vocab_size, f"model.type is {json.dumps(kind)}")
+        fast = _wordpiece(handle, path, content, vocab_size, do_lower_case)
+    else:
+        fast = _of_library(handle, path, content, vocab_size, f"model.type is {json.dumps(kind)}")
+    truncation = content.get("truncation")
+    return dataclasses.replace(fast, cuts_left=isinstance(truncation, dict) and truncation.get("direction") == "Left")
 
 
 def check_built(handle: str, path: Path, fast: FastTokenizer, config: Mapping[str, Any]) -> None:
