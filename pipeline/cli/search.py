@@ -25,7 +25,8 @@ from layerbeam.pipeline.report.context import location
 from layerbeam.transforms.commits import Part, printable
 from layerbeam.transforms.number_types import as_matrix
 
-_LIKE = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?::(?P<which>.+))?", re.DOTALL)
+# The line in FILE:LINE or FILE:LINE:WORD; the names of files and words may have such a part, too.
+_LINE = re.compile(r"(?<=.):(\d+)(?=:.|\Z)", re.DOTALL)
 _WORDS = ("token", "word")
 _TEXTS = ("text", "record")
 # What tells a row from all others of its view.
@@ -162,13 +163,17 @@ def _checked_where(run: Run, view: View, where: str) -> pc.Expression:
 
 def _like(run: Run, view: View, column: str, given: str) -> tuple[npt.NDArray[Any], list[dict[str, Any]], int]:
     """(the vector at a place of the run, the mean for several pieces of a word; its rows; see `Query.matches`)."""
-    match = _LIKE.fullmatch(given)
-    if match is None:
+    places = [(given[: found.start()], int(found[1]), given[found.end() + 1 :]) for found in _LINE.finditer(given)]
+    if not places:
         raise UsageError(
             f"--like {given}: is not FILE:LINE or FILE:LINE:WORD, such as a.txt:17:bank; FILE and LINE are as in "
             "the columns `file` and `line`, which counts from 0"
         )
-    place = match["file"], int(match["line"])
+    if len(places) > 1:
+        known = {printable(entry["path"]) for entry in run.inputs()}
+        places = [place for place in places if place[0] in known][-1:] or places
+    file, line, which = places[0]
+    place = file, line
     part = next((block.parts[view.name] for block in blocks_with(run, [place]) if view.name in block.parts), None)
     columns = [name for name in view.other_columns if name not in OWN_COLUMNS]
     in_line = np.zeros(0, np.int64)
@@ -178,7 +183,7 @@ def _like(run: Run, view: View, column: str, given: str) -> tuple[npt.NDArray[An
     if part is None or not len(in_line):
         raise UsageError(f"--like {given}: {_missing(run, view, *place)}")
     table = view.read(part, columns, in_line)
-    found = _which(run, view, part, table, in_line, match["which"])
+    found = _which(run, view, part, table, in_line, which or None)
     if isinstance(found, str):
         raise UsageError(f"--like {given}: {found}")
     vectors = as_matrix(view.read(part, [column], in_line[found[0]])[column])

@@ -208,7 +208,11 @@ def find_inputs(patterns: list[str], output_path: str, *, at_most: int | None = 
         relative = any(storage.is_local(pattern) and not os.path.isabs(pattern) for pattern in patterns)
         here = f" (from {os.getcwd()})" if relative else ""
         unreadable = [f"; {printable(file.path)}: {file.problem}" for file in found]
-        raise UsageError(f"input.files: no file matches {', '.join(patterns)}{here}{''.join(unreadable)}")
+        # In a glob [a] is the letter a; a folder may be called [a].
+        as_names = [p.replace("[", "[[]") for p in patterns if "[" in p and storage.is_local(p)]
+        hints = [f"; to read brackets as they are, write {p}" for p in as_names if storage.find_files([p], 1)]
+        problems = "".join([*unreadable, *hints])
+        raise UsageError(f"input.files: no file matches {', '.join(patterns)}{here}{problems}")
     return found
 
 

@@ -60,13 +60,13 @@ class WordSearch:
 
 
 def find_word(context: ReportContext, word: str) -> WordSearch | None:
-    """Search the views, those with all words and most layers first, until one has the word.
+    """Search the views, most layers first, until one has the word; None if no view has words or tokens with offsets.
 
-    None if no view has words, or tokens with offsets.
+    If none has it, the result is of a view with all words, if there is one.
     """
     views = [view for view in context.of_level("word", "token") if view.has_places]
-    search = None
-    for view in sorted(views, key=lambda view: (not view.has_all_words, -len(view.vectors), view.level != "word")):
+    missing: list[WordSearch] = []
+    for view in sorted(views, key=lambda view: (-len(view.vectors), not view.has_all_words, view.level != "word")):
         named = WordRows(context.run, word)
         hits, rows_searched = _search(view, named)
         drawn = np.sort(np.random.default_rng([context.seed, *word.encode()]).permutation(len(hits))[:_MAX_OCCURRENCES])
@@ -74,8 +74,9 @@ def find_word(context: ReportContext, word: str) -> WordSearch | None:
         found = [_occurrences(context, named, view, part, [rows for _, rows in of_part]) for part, of_part in by_part]
         search = WordSearch(view, list(itertools.chain(*found)), len(hits), rows_searched, named.seen)
         if hits:
-            break
-    return search
+            return search
+        missing.append(search)
+    return max(missing, key=lambda search: search.view.has_all_words, default=None)
 
 
 def _search(view: SampledView, word: WordRows) -> tuple[list[tuple[Part, tuple[int, ...]]], int]:

@@ -16,7 +16,9 @@ REBUILD = b"ctorch._utils\n_rebuild_tensor_v2\n"
 
 
 def value(content: Any) -> bytes:
-    """Opcodes that leave a text, a number or a tuple on the stack."""
+    """Opcodes that leave a text, a number, a tuple or None on the stack."""
+    if content is None:
+        return b"N"
     if isinstance(content, str):
         return b"X" + struct.pack("<I", len(content.encode())) + content.encode()
     if isinstance(content, bool):
@@ -60,3 +62,24 @@ def save(path: Path, arrays: Mapping[str, np.ndarray]) -> Path:
         strides = tuple(stride // array.itemsize for stride in np.ascontiguousarray(array).strides)
         tensors[name] = tensor(storage(TYPES[array.dtype.name], str(key), array.size), 0, array.shape, strides)
     return write(path, mapping(tensors), {str(key): array.tobytes() for key, array in enumerate(arrays.values())})
+
+
+def save_legacy(
+    path: Path, arrays: Mapping[str, np.ndarray], *, pickled: bytes | None = None, view: Any = None, keys: str = ""
+) -> Path:
+    """The same as PyTorch before 1.6 writes it.
+
+    `pickled`: instead of the tensors; `view`: of the first storage; `keys`: of more storages, at the end.
+    """
+    tensors = {}
+    for key, (name, array) in enumerate(arrays.items()):
+        place = ("storage", b"ctorch\n%s\n" % TYPES[array.dtype.name].encode(), str(key), "cpu", array.size)
+        stored = value((*place, None if key else view)) + b"Q"
+        strides = tuple(stride // array.itemsize for stride in np.ascontiguousarray(array).strides)
+        tensors[name] = tensor(stored, 0, array.shape, strides)
+    listed = b"".join(map(value, [*map(str, range(len(arrays))), *keys]))
+    system = b"\x80\x02}(" + value("protocol_version") + value(1001) + value("little_endian") + b"\x88u."
+    begins = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e") + b"\x80\x02M\xe9\x03." + system
+    data = b"".join(struct.pack("<q", array.size) + array.tobytes() for array in arrays.values())
+    path.write_bytes(begins + (pickled or mapping(tensors)) + b"\x80\x02](" + listed + b"e." + data)
+    return path

@@ -45,11 +45,11 @@ class ConfigFile:
         changed.fields = dict(fields)
         return changed
 
-    def wrong(self, field: str, allowed: str) -> EncoderError:
-        """The error for a field."""
+    def wrong(self, field: str, allowed: str, advice: str = "") -> EncoderError:
+        """The error for a field. `advice`: what to do rather than to take another encoder."""
         found = json.dumps(self.fields[field]) if field in self.fields else "missing"
         return EncoderError(
-            f"{self.handle}: {self.path}: {field} is {found}; it must be {allowed}: take another encoder"
+            f"{self.handle}: {self.path}: {field} is {found}; it must be {allowed}: {advice}take another encoder"
         )
 
     def integer(self, field: str, *, least: int = 1) -> int:
@@ -116,6 +116,15 @@ def open_regular(path: str | Path) -> BinaryIO:
     if not os.path.isfile(path):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     return open(path, "rb")
+
+
+def get_it(handle: str) -> str:
+    """What to do about a file that an encoder lacks."""
+    if not handle.startswith("hf://"):
+        return "download it too"
+    name = handle.removeprefix("hf://").partition("@")[0]
+    page = f"https://huggingface.co/{name}/discussions"
+    return f"the repository lacks it; if one of the pull requests at {page} adds it, give hf://{name}@refs/pr/N"
 
 
 def shown(value: Any) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from layerbeam.transforms.encoders.architectures import Architecture
-from layerbeam.transforms.encoders.config_file import EncoderError, read_small
+from layerbeam.transforms.encoders.config_file import EncoderError, get_it, read_small
 from layerbeam.transforms.encoders.formats.weights import Tensor
 
 Kind = Literal["huggingface", "google", "savedmodel"]
@@ -329,7 +329,9 @@ def read_vocabulary(handle: str, path: Path, vocab_size: int | None) -> Vocabula
     `vocab_size`: rows of the word embedding; None if unknown. EncoderError if it cannot be used.
     """
     if not path.is_file():
-        raise EncoderError(f"{handle}: {path} is missing; it holds the vocabulary, one entry per line: download it too")
+        raise EncoderError(
+            f"{handle}: {path} is missing; it holds the vocabulary, one entry per line: {get_it(handle)}"
+        )
     try:
         entries = [line.removesuffix("\r") for line in read_small(handle, path).decode("utf-8").split("\n")]
     except UnicodeDecodeError as error:

@@ -119,6 +119,17 @@ def test_like_a_word(workplace, search):
     assert [row["score"] for row in query["nearest"]] == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.parametrize("name", ["log_10:30:15.txt", "10:30.txt", "a:7", "a"])
+def test_like_a_file_whose_name_has_colons(workplace, search, name):
+    workplace.finished({name: "the river bank\n"}, views={"words": VIEWS["words"], "texts": VIEWS["texts"]})
+    (query,) = search("--like", f"corpus/{name}:0:bank", "--view", "words", "-k", "1")["queries"]
+    assert [(row["file"], row["word"]) for row in query["rows"]] == [(f"corpus/{name}", "bank")]
+    (query,) = search("--like", f"corpus/{name}:0", "--view", "texts", "--layer", "0", "-k", "1")["queries"]
+    assert [(row["file"], row["line"]) for row in query["rows"]] == [(f"corpus/{name}", 0)]
+    done = workplace._call("search", "out", "--view", "words", "--like", f"corpus/{name}:0:10:30", status=2)
+    assert "view words has no '10:30' in this line, only: the, river, bank" in done.err
+
+
 def test_like_a_word_of_several_pieces(workplace, search):
     """The query is the mean of its tokens, and none of them is among the nearest."""
     finished(workplace, "tokens")

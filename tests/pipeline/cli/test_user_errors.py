@@ -260,3 +260,20 @@ def test_records_without_the_second_text_of_a_pair_are_counted(workplace):
     assert "2 records without `answer`: embedded as single texts\n" in workplace.run().out
     assert workplace.manifest()["counts"]["records_without_pair"] == 2
     workplace.run("--set", "input.id_field=number", "--output", "forced", "--force")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "hint"),
+    [
+        ("texts [2020]/*.txt", "; to read brackets as they are, write texts [[]2020]/*.txt\n"),
+        ("texts [2020]/a[1]*", "; to read brackets as they are, write texts [[]2020]/a[[]1]*\n"),
+        ("texts [2021]/*.txt", ")\n"),
+    ],
+)
+def test_brackets_in_the_name_of_a_folder(workplace, pattern, hint):
+    workplace.write("texts [2020]/a[1].txt", "the bank\n")
+    workplace.configure(input={"files": [pattern]})
+    assert workplace.plan(status=2).err.endswith(hint)
+    if len(hint) > 2:
+        workplace.configure(input={"files": [hint.partition("write ")[2].strip()]})
+        assert workplace.drive().status == 0

@@ -102,3 +102,12 @@ def test_zeros_have_a_page(workplace):
     assert "NaN" not in workplace._call("report", "out", "--json", status=0).out
     assert json.loads(workplace.verify("--json").out)["result"] == "pass"
     assert "0.000" in workplace._call("search", "out", "--view", "x", "--like", "corpus/a.txt:0", status=0).out
+
+
+@pytest.mark.parametrize("views", [{"w": {}, "k": {"keep_words": ["the"]}}, {"k": {"keep_words": ["the"]}, "w": {}}])
+def test_a_word_is_missing_from_the_view_that_has_all_words(workplace, views):
+    workplace.finished(
+        "the bank\n", views={name: {"level": "word", "layers": [-1]} | view for name, view in views.items()}
+    )
+    said = workplace._call("report", "out", "--word", "finance", status=1).err
+    assert said == "layerbeam: “finance” does not occur in view w (2 of 2 rows searched).\n"

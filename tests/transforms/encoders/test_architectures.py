@@ -252,3 +252,8 @@ def test_a_missing_tokenizer_is_named_with_the_way_to_make_it(folders, name, tmp
         f"{folder}: {folder}/tokenizer.json is missing; it holds the tokenizer: download it too, or make it where "
         "transformers is installed: transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
     )
+    for other in ("spm.model", "spiece.model", "merges.txt"):
+        (folder / other).write_bytes(b"x")
+        assert f"it holds the tokenizer, which is not read from {other}: download it too, or make" in refused(folder)
+        assert "make it where transformers and sentencepiece are installed: " in refused(folder)
+        (folder / other).unlink()

@@ -60,6 +60,89 @@ def test_prefix_and_heads(folder):
     assert same_weights(folder, UNCASED)
 
 
+@pytest.mark.parametrize(
+    "prefix", ["module.", "_orig_mod.", "module.bert.", "auto_model.", "model.", "encoder.", "module._orig_mod.bert."]
+)
+def test_prefixes_of_training_programs(folder, prefix):
+    rewrite(folder, lambda weights: {f"{prefix}{name}": values for name, values in weights.items()})
+    assert same_weights(folder, UNCASED)
+    assert open_encoder(str(folder)).fingerprint == open_encoder(str(UNCASED)).fingerprint
+
+
+def test_a_prefix_that_not_all_names_have(folder):
+    rewrite(folder, lambda weights: {f"my.{name}": values for name, values in weights.items()})
+    assert "my.embeddings.word_embeddings.weight has a training program's prefix: save" in refused(folder)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"architectures": ["BertModel"]},
+        {"model_type": None, "architectures": ["BertForMaskedLM", "BertLMHeadModel"]},
+        {"model_type": "BERT"},
+    ],
+)
+def test_model_type_from_the_architectures(folder, fields):
+    config = json.loads((folder / "config.json").read_text())
+    del config["model_type"]
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": None} | fields))
+    assert same_weights(folder, UNCASED)
+
+
+@pytest.mark.parametrize(
+    ("fields", "found", "advice"),
+    [
+        ({}, "missing", "add the one of this encoder, or take another encoder"),
+        ({"architectures": ["T5Model"]}, "missing", "add the one of this encoder, or take another encoder"),
+        ({"architectures": ["BertModel", "AlbertModel"]}, "missing", "add the one of this encoder, or take another"),
+        ({"model_type": "t5", "architectures": ["BertModel"]}, '"t5"', "): take another encoder"),
+    ],
+)
+def test_model_type_that_is_not_known(folder, fields, found, advice):
+    config = json.loads((folder / "config.json").read_text())
+    del config["model_type"]
+    config.pop("architectures", None)
+    (folder / "config.json").write_text(json.dumps(config | fields))
+    message = refused(folder)
+    assert f"model_type is {found}; it must be one of bert, " in message
+    assert advice in message
+
+
+E1 = {"content": "[E1]", "special": True}
+
+
+@pytest.mark.parametrize(
+    ("file", "fields", "message"),
+    [
+        ("added_tokens.json", {"[E1]": 818}, 'added_tokens.json: the token "[E1]" is not in vocab.txt'),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"818": E1}}, '"[E1]" is not in vocab.txt'),
+        ("tokenizer_config.json", {"additional_special_tokens": ["[E1]"]}, '"[E1]" is not in vocab.txt'),
+        ("tokenizer_config.json", {"extra_special_tokens": {"e": "[E1]"}}, '"[E1]" is not in vocab.txt'),
+        ("special_tokens_map.json", {"additional_special_tokens": [E1]}, '"[E1]" is not in vocab.txt'),
+        ("special_tokens_map.json", {"bos_token": "[E1]"}, '"[E1]" is not in vocab.txt'),
+        ("added_tokens.json", {"covid": 819}, 'the token "covid" is not in vocab.txt: ids would differ; make it where'),
+        ("added_tokens.json", {"river": 0}, 'the token "river" has the id 0, and '),
+        ("added_tokens.json", {"[SEP]": 5}, 'the token "[SEP]" has the id 5, and '),
+        ("special_tokens_map.json", {"additional_special_tokens": ["river"]}, "is found in texts before they are cut"),
+        ("tokenizer_config.json", {"cls_token": "[unused1]"}, "is the cls_token, and layerbeam puts [CLS]"),
+        ("tokenizer_config.json", {"never_split": ["river"]}, 'never_split is ["river"]; it must be null or []'),
+    ],
+)
+def test_tokens_next_to_vocab_txt(folder, file, fields, message):
+    path = folder / file
+    path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | fields))
+    assert message in refused(folder)
+
+
+def test_usual_tokens_next_to_vocab_txt(folder):
+    ids = {entry: number for number, entry in enumerate((folder / "vocab.txt").read_text().split("\n"))}
+    (folder / "added_tokens.json").write_text(json.dumps({"[SEP]": ids["[SEP]"]}))
+    special = {"cls_token": "[CLS]", "mask_token": {"content": "[MASK]"}, "additional_special_tokens": ["[unused1]"]}
+    (folder / "special_tokens_map.json").write_text(json.dumps(special))
+    edit(folder / "tokenizer_config.json", never_split=None, mask_token="[MASK]", add_bos_token=False)
+    assert open_encoder(str(folder)).fingerprint == open_encoder(str(UNCASED)).fingerprint
+
+
 def test_old_names_of_layer_norm(folder):
     def old(name: str) -> str:
         return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")

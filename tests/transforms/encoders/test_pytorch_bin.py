@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pytorch_files import ORDERED_DICT, REBUILD, mapping, save, storage, tensor, value, write
+from pytorch_files import ORDERED_DICT, REBUILD, mapping, save, save_legacy, storage, tensor, value, write
 from repository import DATA
 from safetensors.numpy import load_file, save_file
 
@@ -234,7 +234,7 @@ def test_a_pipe_is_not_waited_for(tmp_path, opened):
 def test_other_files(tmp_path):
     path, pickled = tmp_path / "m.bin", mapping({"x": tensor(STORED, 0, (4,), (1,))})
     path.write_bytes(bytes.fromhex("80028a0a6cfc9c46f9206aa850192e"))
-    assert "is not opened: it has the format from before PyTorch 1.6" in refused(path)
+    assert "not a complete file of PyTorch (" in refused(path)
     path.write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
     assert "not a complete file of PyTorch (it is no zip; a text of three lines is a Git LFS pointer" in refused(path)
     write(path, b"\x80\x02]." + pickled, {"0": FOUR})
@@ -252,6 +252,28 @@ def test_other_files(tmp_path):
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("other.txt", "text")
     assert "it has no data.pkl, or several" in refused(path)
+
+
+def test_a_file_from_before_pytorch_1_6(tmp_path):
+    arrays = {"x": np.float32([[1, 2], [3, 4.5]]), "y": np.float16([0.5]), "n": np.array([7, -8])}
+    path = save_legacy(tmp_path / "m.bin", arrays)
+    found = {name: values.tolist() for name, values in tensors_in(path).items()}
+    assert found == {"x": [[1.0, 2.0], [3.0, 4.5]], "y": [0.5], "n": [7.0, -8.0]}
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        refused(path)
+    assert "its pickle names a storage that is none" in refused(save_legacy(path, arrays, view=("0", 0, 4)))
+    assert "no tensor has its storage 9" in refused(save_legacy(path, arrays, keys="9"))
+    path.write_bytes(whole.replace(value("little_endian") + b"\x88", value("little_endian") + b"\x89"))
+    assert "it was not written on a little-endian machine" in refused(path)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_nothing_is_called_in_a_file_from_before_pytorch_1_6(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    refused(save_legacy(tmp_path / "m.bin", {"x": np.float32([1])}, pickled=mapping({"x": CALLS[name]})))
+    assert os.listdir(tmp_path) == ["m.bin"]
 
 
 def test_entries_that_overlap(tmp_path):

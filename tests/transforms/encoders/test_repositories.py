@@ -289,3 +289,20 @@ def test_advice_is_about_the_answer(server, opened, status, asked, advice):
 )
 def test_name_as_people_write_it(handle, meant):
     assert refused(handle).endswith(f"; did you mean `{meant}`?")
+
+
+def test_advice_about_a_file_that_a_repository_lacks(server, opened, tmp_path):
+    for name in ("model.safetensors", "vocab.txt"):
+        folder = Path(shutil.copytree(DATA / "hf_uncased", tmp_path / name))
+        (folder / name).unlink()
+        publish(server, f"org/{name}", folder)
+        (found,) = opened(f"hf://org/{name}")
+        assert f"the repository lacks it; if one of the pull requests at https://huggingface.co/org/{name}/d" in found
+        assert f"give hf://org/{name}@refs/pr/N" in found
+
+
+def test_added_tokens_of_a_repository_are_fetched(server, opened):
+    publish(server, "org/bert", DATA / "hf_uncased", added_tokens__json=b'{"[E1]": 818}')
+    (found,) = opened("hf://org/bert")
+    assert 'added_tokens.json: the token "[E1]" is not in vocab.txt' in found
+    assert "transformers.AutoTokenizer.from_pretrained('org/bert').save_pretrained(folder)" in found

@@ -180,7 +180,7 @@ def test_fingerprint_is_of_what_decides_vectors(encoder, norm, ignored, decisive
             "gemma3_text (BERT, DistilBERT, ALBERT, ELECTRA, RoBERTa, XLM-R, CamemBERT, MPNet, DeBERTa-v2, ModernBERT, "
             "NomicBERT, GTE, jina-embeddings-v3, EuroBERT, Qwen3 and Gemma 3)",
         ),
-        ("huggingface", {"model_type": None}, "model_type is missing"),
+        ("huggingface", {"model_type": None, "architectures": None}, "model_type is missing"),
         ("huggingface", {"hidden_act": "relu"}, 'hidden_act is "relu"; it must be one of gelu, gelu_python, gelu_new,'),
         ("huggingface", {"hidden_act": "quick_gelu"}, 'hidden_act is "quick_gelu"'),
         ("huggingface", {"hidden_act": ["gelu"]}, 'hidden_act is ["gelu"]'),

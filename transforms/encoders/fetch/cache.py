@@ -39,6 +39,8 @@ WANTED = (
     "model.safetensors.index.json",
     "tokenizer.json",
     "tokenizer_config.json",
+    "added_tokens.json",
+    "special_tokens_map.json",
     "sentence_*_config.json",
     "vocab.txt",
     "LICENSE*",

@@ -10,21 +10,22 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from layerbeam.transforms.blocks import Float32Array
-from layerbeam.transforms.encoders.architectures import Architecture, Bert, read_architecture
-from layerbeam.transforms.encoders.config_file import ConfigFile, EncoderError, read_json
+from layerbeam.transforms.encoders.architectures import Architecture, Bert, model_type_of, read_architecture
+from layerbeam.transforms.encoders.config_file import ConfigFile, EncoderError, get_it, read_json, shown
 from layerbeam.transforms.encoders.formats.pytorch_bin import PickledWeights
 from layerbeam.transforms.encoders.formats.safetensors_file import FLOATS, SafetensorsFile
 from layerbeam.transforms.encoders.formats.tokenizer_json import (
     FastTokenizer,
     check_built,
     check_same_entries,
+    is_known_token,
     read_tokenizer_json,
 )
 from layerbeam.transforms.encoders.formats.weights import LazyWeights, Tensor, find_weights
@@ -43,10 +44,12 @@ TRANSFORMER_FILES = [
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ]
-_MAKE = (
-    "make it where transformers is installed: "
-    "transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
-)
+# Tokenizers in files that are not read.
+_OTHER_TOKENIZERS = ("spm.model", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "merges.txt")
+# The special tokens of TensorFlow Text's WordPiece, by their fields in tokenizer_config.json.
+_OF_FIELDS = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+# What training programs put before the names of all tensors.
+_WRAPPERS = ("module.", "_orig_mod.", "auto_model.", "base_model.", "model.", "encoder.", "0.")
 # The weights in a file; a folder may have both.
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
@@ -58,7 +61,7 @@ def open_folder(handle: str, located: LocalFolder, do_lower_case: bool | None) -
     weight_files = find_weight_files(handle, located.folder)
     tensors = _find_tensors(handle, weight_files, architecture)
     vocabulary, casing = _read_tokenizer(handle, located, architecture, do_lower_case)
-    said = "plain BERT" if type(architecture) is Bert else config.fields["model_type"]
+    said = "plain BERT" if type(architecture) is Bert else model_type_of(config)
     return native_source(
         kind="huggingface",
         engine_because=f"config.json says {said}",
@@ -102,20 +105,29 @@ def _read_tokenizer(
         config.require("do_basic_tokenize", True)
         config.require("word_tokenizer_type", "basic")
         config.require("subword_tokenizer_type", "wordpiece")
+        config.require("never_split", None, [])
     if fast is not None and fast.vocabulary.library == "tokenizers":
         if do_lower_case not in (None, fast.lowercase):
             raise EncoderError(f"{handle}: {fast_file} decides whether texts are lower-cased: remove do_lower_case")
         check_built(handle, fast_file, fast, config.fields if config else {})
+        _check_added(handle, located.folder, config, fast.vocabulary)
         return _with_side(fast.vocabulary, config, fast), (fast.lowercase, fast_file.name)
     declared = _declared_casing(handle, config, fast, do_lower_case)
     if fast and (architecture.vocabulary_file == fast_file.name or not vocabulary_file.is_file()):
         vocabulary = fast.vocabulary
     elif architecture.vocabulary_file == fast_file.name:
-        raise EncoderError(f"{handle}: {fast_file} is missing; it holds the tokenizer: download it too, or {_MAKE}")
+        others = [name for name in _OTHER_TOKENIZERS if (located.folder / name).is_file()]
+        others += _OTHER_TOKENIZERS[:2] if handle.startswith("hf://") else ()  # they are not fetched
+        not_read = f", which is not read from {' or '.join(others)}" if others else ""
+        way = _make(handle, "transformers and sentencepiece are" if others else "transformers is")
+        raise EncoderError(
+            f"{handle}: {fast_file} is missing; it holds the tokenizer{not_read}: {get_it(handle)}, or {way}"
+        )
     else:
         vocabulary = read_vocabulary(handle, vocabulary_file, vocab_size)
         if fast:
             check_same_entries(handle, vocabulary, fast.vocabulary)
+    _check_added(handle, located.folder, config, vocabulary)
     casing = casing_of(do_lower_case, declared, located, vocabulary)
     if config:
         _check_casing(config, casing[0])
@@ -127,6 +139,65 @@ def _with_side(vocabulary: Vocabulary, config: ConfigFile | None, fast: FastToke
     said = config.fields.get("truncation_side") if config else None
     cuts_left = said == "left" if said is not None else fast is not None and fast.cuts_left
     return dataclasses.replace(vocabulary, cuts_left=cuts_left)
+
+
+def _make(handle: str, installed: str = "transformers is") -> str:
+    """How to make a tokenizer.json."""
+    name = f"{handle.removeprefix('hf://').partition('@')[0]!r}" if handle.startswith("hf://") else "folder"
+    made = "" if name == "folder" else ", which is a folder with the repository's other files; give that"
+    return (
+        f"make it where {installed} installed: "
+        f"transformers.AutoTokenizer.from_pretrained({name}).save_pretrained(folder){made}"
+    )
+
+
+def _check_added(handle: str, folder: Path, config: ConfigFile | None, vocabulary: Vocabulary) -> None:
+    """Raises EncoderError if the tokenizer's other files have a token that the vocabulary lacks, or with another id.
+
+    And, for WordPiece of TensorFlow Text, one that transformers finds in texts before it cuts them into words.
+    """
+    is_wordpiece, name = vocabulary.library == "tensorflow_text", vocabulary.file.name
+    places: dict[str, set[int]] = {}
+    for number, entry in enumerate(vocabulary.entries):
+        places.setdefault(entry, set()).add(number)
+    for path, field, token, given in _added_tokens(handle, folder, config):
+        ids, is_known = places.get(token), is_known_token(token)
+        if is_wordpiece and token != _OF_FIELDS.get(field, token):
+            why = f"is the {field}, and layerbeam puts {_OF_FIELDS[field]}"
+        elif ids is None and not is_known:
+            why = f"is not in {name}"
+        elif ids and given is not None and given not in ids:
+            why = f"has the id {shown(given)}, and {max(ids)} in {name}"
+        elif ids and is_wordpiece and not is_known:
+            why = f"is found in texts before they are cut into words, not so by {name} alone"
+        else:
+            continue
+        way = _make(handle) if name == "vocab.txt" else "correct the file that is not of the weights"
+        raise EncoderError(f"{handle}: {path}: the token {shown(token)} {why}: ids would differ; {way}")
+
+
+def _added_tokens(handle: str, folder: Path, config: ConfigFile | None) -> Iterator[tuple[Path, str, str, int | None]]:
+    """(file, field, token, id if there is one) of each token in `config` and in the files next to it."""
+    named = [folder / name for name in ("added_tokens.json", "special_tokens_map.json", "tokenizer_config.json")]
+    added, special = (read_json(handle, path) if path.is_file() else {} for path in named[:2])
+    fields = config.fields if config else {}
+    yield from ((named[0], "", token, number) for token, number in added.items())
+    decoder = fields.get("added_tokens_decoder")
+    for number, given in decoder.items() if isinstance(decoder, dict) else ():
+        yield from ((named[2], "", token, int(number)) for token in _contents(given))
+    for path, of_file in ((named[1], special), (named[2], fields)):
+        for field in of_file:
+            if field.endswith(("_token", "special_tokens")):
+                yield from ((path, field, token, None) for token in _contents(of_file[field]))
+
+
+def _contents(given: Any) -> list[str]:
+    """The tokens in a field: a text, an object with its `content`, or several of these."""
+    if isinstance(given, str):
+        return [given]
+    if isinstance(given, dict):
+        given = [given["content"]] if "content" in given else list(given.values())
+    return [token for one in given for token in _contents(one)] if isinstance(given, list) else []
 
 
 def _declared_casing(
@@ -209,7 +280,7 @@ def _check_casing(config: ConfigFile, do_lower_case: bool) -> None:
             raise EncoderError(
                 f"{config.handle}: {config.path.name}: {field} is {json.dumps(found)}; with do_lower_case "
                 f"{json.dumps(do_lower_case)} it must be {' or '.join(map(json.dumps, allowed))}, unless a "
-                f"tokenizer.json says the same; {_MAKE}"
+                f"tokenizer.json says the same; {_make(config.handle)}"
             )
 
 
@@ -225,7 +296,7 @@ def find_weight_files(handle: str, folder: Path) -> tuple[str, ...]:
             if not names or not known:
                 raise EncoderError(f"{handle}: {index}: weight_map must give a file in this folder for each tensor")
             return tuple(str(folder / shard) for shard in sorted(set(names.values())))
-    raise EncoderError(f"{handle}: {folder / WEIGHTS[0]} is missing; it holds the weights: download it too")
+    raise EncoderError(f"{handle}: {folder / WEIGHTS[0]} is missing; it holds the weights: {get_it(handle)}")
 
 
 def _is_shard(whole: str, name: Any) -> bool:
@@ -239,7 +310,11 @@ def list_tensors(handle: str, files: Iterable[str]) -> dict[str, Tensor]:
 
 def _find_tensors(handle: str, weight_files: Sequence[str], architecture: Architecture) -> dict[str, Tensor]:
     """The tensors by their names in `weight_shapes`; kernels are [out, in], as in PyTorch."""
-    found = list_tensors(handle, weight_files)
+    listed = list_tensors(handle, weight_files)
+    wrapper = ""
+    while more := next((one for one in _WRAPPERS if all(name.startswith(wrapper + one) for name in listed)), ""):
+        wrapper += more
+    found = {name.removeprefix(wrapper): tensor for name, tensor in listed.items()}
     prefix = architecture.prefix if any(name.startswith(architecture.prefix) for name in found) else ""
     found = {
         prefix + name: part

@@ -8,6 +8,7 @@ Source: torch/serialization.py and torch/_utils.py of PyTorch 2.14.
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
 import pickletools
@@ -46,6 +47,7 @@ _MOST_DIMENSIONS = 64
 _ORDERED_DICT = "collections OrderedDict"
 _TENSOR, _PARAMETER = "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter"
 _CALLED = (_ORDERED_DICT, _TENSOR, _PARAMETER)
+_OF_LISTS = {"PROTO", "EMPTY_LIST", "BINPUT", "LONG_BINPUT", "MARK", "BINUNICODE", "APPEND", "APPENDS", "STOP"}
 # With these bytes a file of PyTorch before 1.6 begins.
 _BEFORE_ZIP = bytes.fromhex("80028a0a6cfc9c46f9206aa85019")
 
@@ -77,27 +79,61 @@ class PickledWeights:
     def __init__(self, handle: str, path: str) -> None:
         self._handle, self._path = handle, path
         self._checked: set[str] = set()
+        # The first byte, the bytes and, in a zip, the CRC-32 of each entry.
+        self._entries: dict[str, tuple[int, int, int | None]] = {}
         try:
             with open_regular(path) as file:
-                self._check_beginning(file.read(len(_BEFORE_ZIP)))
+                begins = file.read(len(_BEFORE_ZIP))
+                if begins == _BEFORE_ZIP:
+                    self._read_pickles(file)
+                    return
+                if not begins.startswith(b"PK"):
+                    pointer = "a text of three lines is a Git LFS pointer: run `git lfs pull`"
+                    raise self._damaged(f"it is no zip; {pointer}")
                 with zipfile.ZipFile(file) as archive:
                     self._read_archive(file, archive)
         except FileNotFoundError:
             raise EncoderError(f"{handle}: {path} is missing; download it too") from None
         except _RefusedError as error:
             raise self._refused(str(error)) from None
-        except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, struct.error) as error:
+        except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
             raise self._damaged(first_line(error)) from None
 
-    def _check_beginning(self, begins: bytes) -> None:
-        if begins == _BEFORE_ZIP:
-            raise self._refused("it has the format from before PyTorch 1.6")
-        if not begins.startswith(b"PK"):
-            raise self._damaged("it is no zip; a text of three lines is a Git LFS pointer: run `git lfs pull`")
+    def _read_pickles(self, file: BinaryIO) -> None:
+        """Read a file from before PyTorch 1.6: five pickles, of which the last lists the storages that follow.
+
+        Each storage is its number of values, in 8 bytes, and these values. Source: `_legacy_save` of
+        torch/serialization.py.
+        """
+        file.seek(0)
+        pickles = io.BytesIO(file.read(_LONGEST_PICKLE))
+        for _ in range(2):  # a number that marks the format, and its version, 1001
+            list(pickletools.genops(pickles))
+        if _run_pickle(pickles).get("little_endian") is not True:
+            raise _RefusedError("it was not written on a little-endian machine")
+        self._is_swapped = sys.byteorder != "little"
+        self._views = _views_in(_run_pickle(pickles))
+        types = {view.storage.key: view.storage for view in self._views.values()}
+        keys = [(opcode.name, str(argument)) for opcode, argument, _ in pickletools.genops(pickles)]
+        if {name for name, _ in keys} - _OF_LISTS:
+            raise _RefusedError("its list of storages has other opcodes than PyTorch writes")
+        self._top, place, end = "", pickles.tell(), file.seek(0, io.SEEK_END)
+        for key in (argument for name, argument in keys if name == "BINUNICODE"):
+            if key not in types:
+                raise _RefusedError(f"no tensor has its storage {key[:80]}")
+            file.seek(place)
+            (count,) = struct.unpack("<q", file.read(8))
+            size = count * np.dtype(_STORAGES[types[key].type][1]).itemsize
+            if count < 0 or place + 8 + size > end:
+                raise self._damaged(f"storage {key} ends behind the file")
+            self._entries[f"data/{key}"] = (place + 8, size, None)
+            place += 8 + size
+        for view in self._views.values():
+            self._entry_of(view.storage)
 
     def _read_archive(self, file: BinaryIO, archive: zipfile.ZipFile) -> None:
         entries = archive.infolist()
-        self._entries = {entry.filename: (_place(file, entry), entry.file_size, entry.CRC) for entry in entries}
+        self._entries |= {entry.filename: (_place(file, entry), entry.file_size, entry.CRC) for entry in entries}
         if len(self._entries) < len(entries) or any(entry.compress_type or entry.flag_bits & 1 for entry in entries):
             raise self._refused("an entry is compressed, encrypted or there twice, which PyTorch does not write")
         ends = sorted((place, place + size) for place, size, _ in self._entries.values())
@@ -109,12 +145,12 @@ class PickledWeights:
         self._top = pickles[0].removesuffix("data.pkl")
         order = archive.read(f"{self._top}byteorder") if f"{self._top}byteorder" in self._entries else b"little"
         self._is_swapped = order.decode("ascii", "replace").strip() != sys.byteorder
-        self._views = _read_pickle(archive.read(pickles[0]))
+        self._views = _views_in(_run_pickle(io.BytesIO(archive.read(pickles[0]))))
         for view in self._views.values():
             self._entry_of(view.storage)
 
-    def _entry_of(self, storage: Storage) -> tuple[int, int, int]:
-        """(first byte, bytes, CRC-32) of a storage."""
+    def _entry_of(self, storage: Storage) -> tuple[int, int, int | None]:
+        """The entry of a storage."""
         entry = self._entries.get(f"{self._top}data/{storage.key}")
         size = storage.size * np.dtype(_STORAGES[storage.type][1]).itemsize
         if entry is None or entry[1] != size:
@@ -136,7 +172,7 @@ class PickledWeights:
             return np.zeros(shape, np.float32)
         type_ = np.dtype(_STORAGES[storage.type][1])
         raw = np.memmap(self._path, f"u{type_.itemsize}", "r", place, (storage.size,))
-        if storage.key not in self._checked and zlib.crc32(raw.data) != crc:
+        if crc is not None and storage.key not in self._checked and zlib.crc32(raw.data) != crc:
             raise self._damaged(f"the bytes of storage {storage.key} are not those that were written")
         self._checked.add(storage.key)
         values = (raw.byteswap() if self._is_swapped else raw).view(type_)[offset:]
@@ -165,20 +201,25 @@ def _place(file: BinaryIO, entry: zipfile.ZipInfo) -> int:
     return entry.header_offset + 30 + int(name) + int(extra)
 
 
-def _read_pickle(data: bytes) -> dict[str, View]:
-    """The tensors by name. _RefusedError if it is not a mapping of tensors as PyTorch writes it."""
+def _views_in(found: dict[str, Any]) -> dict[str, View]:
+    """The tensors among the values."""
+    return {name: value for name, value in found.items() if type(value) is View}
+
+
+def _run_pickle(data: io.BytesIO) -> dict[str, Any]:
+    """The mapping in a pickle, by name. _RefusedError if it is not as PyTorch writes it."""
     reader = _PickleReader()
     try:
         for number, (opcode, argument, _) in enumerate(pickletools.genops(data)):
             if number == _MOST_OPCODES:
                 raise _RefusedError("its pickle is longer than that of any weights")
             reader.do(opcode.name, argument)
-        found = reader.pop(dict)
+        found: dict[str, Any] = reader.pop(dict)
     except _RefusedError:
         raise
     except (ValueError, KeyError, OverflowError) as error:  # of pickletools, and of what was never memoized
         raise _RefusedError(f"its pickle cannot be read ({type(error).__name__})") from error
-    return {name: value for name, value in found.items() if type(value) is View}
+    return found
 
 
 class _PickleReader:
@@ -302,8 +343,9 @@ def _tuple_of(values: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _storage_of(given: tuple[Any, ...]) -> Storage:
-    is_storage = [type(value) for value in given] == [str, str, str, str, int] and given[0] == "storage"
-    if not is_storage or given[1] not in _STORAGES or not 0 <= given[4] < 1 << 62:
+    is_storage = [type(value) for value in given[:5]] == [str, str, str, str, int] and given[0] == "storage"
+    # Before 1.6 there is a sixth value: what other storage this one is a part of, mostly none.
+    if not is_storage or given[5:] not in ((), (None,)) or given[1] not in _STORAGES or not 0 <= given[4] < 1 << 62:
         raise _RefusedError("its pickle names a storage that is none")
     return Storage(given[1], given[2], given[4])
 

@@ -281,8 +281,12 @@ def _wordpiece(
 
 def _unusual(added: Iterable[Any]) -> list[str]:
     """Those of added tokens that the library cuts out of texts: others than special tokens and markers."""
-    contents = (token["content"] for token in added)
-    return sorted(content for content in contents if content not in _ADDED and not _MARKERS.fullmatch(content))
+    return sorted(token["content"] for token in added if not is_known_token(token["content"]))
+
+
+def is_known_token(content: str) -> bool:
+    """Whether it is a special token or a marker."""
+    return content in _ADDED or _MARKERS.fullmatch(content) is not None
 
 
 def _read_ids(model: Mapping[str, Any], added: Any, refuse: Refuse) -> dict[str, Any]:

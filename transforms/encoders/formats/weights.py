@@ -87,10 +87,15 @@ def find_weights(
         if tensor is None:
             if name.startswith("bert/pooler"):
                 continue
+            longer = next((one for one in found for mine in theirs if one.endswith(f".{mine}")), None)
             raise EncoderError(
                 f"{handle}: {next(iter(found.values())).file}: no {tensor_word} {theirs[0]} among {len(found)}, such "
-                f"as {', '.join(list(found)[:3])}; {config_file.name} and {weights_word} do not belong together: "
-                "download both again"
+                f"as {', '.join(list(found)[:3])}; "
+                + (
+                    f"{longer} has a training program's prefix: save the model without it"
+                    if longer
+                    else f"{config_file.name} and {weights_word} do not belong together: download both again"
+                )
             )
         expected = shape[::-1] if is_turned and name.endswith("/kernel") else shape
         if tensor.shape != expected or tensor.dtype not in dtypes:
