@@ -39,7 +39,7 @@ def remedy(reason: str, text_field: str = "text") -> str | None:
     'set input.keep_fields: {size: float64}'
     """
     wrong = _WRONG_TYPE.fullmatch(reason)
-    field = re.match(r"field `(.+?)`(?: is (missing|null)|: invalid| does not fit in (int64|float64))", reason)
+    field = re.match(r"field `(.+?)`(?: is (missing)|: invalid| does not fit in (int64|float64))", reason)
     if wrong and wrong["field"] != text_field:
         type_ = _TYPES.get(wrong["found"])
         return f"set input.keep_fields: {{{wrong['field']}: {type_}}}" if type_ else _remove(wrong["field"])
