@@ -78,7 +78,8 @@ Language = Literal[
     "am", "ar", "bg", "bn", "ca", "da", "de", "el", "en", "es", "fi", "fr", "gu", "he", "hi", "hy", "it", "ja", "kk",
     "kn", "ml", "mr", "my", "nl", "pa", "pl", "pt", "ru", "sk", "ta", "te", "uk", "ur", "zh",
 ]  # fmt: skip
-_DELIMITED = ("csv", "tsv")
+USUAL_DELIMITER = {"csv": ",", "tsv": "\t"}
+_DELIMITED = tuple(USUAL_DELIMITER)
 _FIELDS = ("jsonl", "parquet", *_DELIMITED)
 _PACK_BLOCKS = 4
 
@@ -89,7 +90,15 @@ def _check_character(given: str | None) -> str | None:
     return given
 
 
+def _check_quote(given: str | None) -> str | None:
+    try:
+        return given if given == "auto" else _check_character(given)
+    except ValueError:
+        raise ValueError("should be one ASCII character, null or auto") from None
+
+
 _Character = Annotated[str | None, AfterValidator(_check_character)]
+_Quote = Annotated[str | None, AfterValidator(_check_quote)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -134,7 +143,12 @@ class RecordFormat(Settings):
     id_field: str | None = setting(None, "the field that is copied to the column `id`", only=_FIELDS)
     keep_fields: dict[str, FieldType] = setting({}, "more fields to copy to the output, with their types", only=_FIELDS)  # noqa: RUF009
     delimiter: _Character = setting(None, "what separates two fields; null: a comma, or a tab in tsv", only=_DELIMITED)  # noqa: RUF009
-    quote: _Character = setting('"', "what encloses a field with line breaks; null: nothing", only=_DELIMITED)  # noqa: RUF009
+    quote: _Quote = setting(  # noqa: RUF009
+        "auto", 'what encloses a field with line breaks; null: nothing; auto: `"` in csv, null in tsv', only=_DELIMITED
+    )
+    escape: _Character = setting(  # noqa: RUF009
+        None, "what stands before a quote in a text, as \\ of Spark and MySQL; null: another quote", only=_DELIMITED
+    )
     column_names: list[str] | None = setting(None, "null: the first row has them", only=_DELIMITED, min_length=1)  # noqa: RUF009
     max_record_bytes: int = setting(
         32 << 20,
@@ -153,6 +167,16 @@ class RecordFormat(Settings):
     @property
     def is_delimited(self) -> bool:
         return self.format in _DELIMITED
+
+    @property
+    def separator(self) -> str:
+        """What separates two fields of a row."""
+        return self.delimiter or USUAL_DELIMITER.get(self.format, ",")
+
+    @property
+    def quote_mark(self) -> str | None:
+        """What encloses a field with line breaks; None if nothing does."""
+        return (None if self.format == "tsv" else '"') if self.quote == "auto" else self.quote
 
     @property
     def has_fields(self) -> bool:

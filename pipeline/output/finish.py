@@ -329,12 +329,15 @@ def find_problems(
     problems = [f"{printable(path)}: {reason}" for path, reason in sorted(left_out.items())]
     names = (metrics.RECORDS, metrics.REJECTED, metrics.REJECTED_BY_ENCODER)
     records, rejected, by_encoder = (counts.get(name, 0) for name in names)
+    lines = records + counts.get(metrics.MORE_LINES, 0)
+    rejected_lines = rejected + counts.get(metrics.REJECTED_LINES, 0)
     of_all, of_encoder = _REJECT_RATES if max_reject_rate is None else (max_reject_rate,) * 2
     if not counts.get(metrics.EMBEDDED, 0) and (records or not problems):
         problems.append(f"nothing was embedded: {_why_nothing(counts, reasons, text_field)}")
-    elif rejected > of_all * records:
+    elif rejected > of_all * records or rejected_lines > of_all * lines:
+        of_lines = f" ({rejected_lines:,} of {lines:,} lines)" if lines > records else ""
         allowed = f"more than max_reject_rate {of_all:g} allows"
-        problems.append(f"{rejected:,} of {records:,} records were rejected: {allowed}")
+        problems.append(f"{rejected:,} of {records:,} records were rejected{of_lines}: {allowed}")
     elif by_encoder > of_encoder * records:
         problems.append(
             f"the encoder failed on {by_encoder:,} of {records:,} records, more than {of_encoder:g}: look at the "

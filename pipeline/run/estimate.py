@@ -217,7 +217,7 @@ class BlockCounter:
         distinct_cut = cut_sequences(contexts, distinct, encoding)
         lengths = np.diff(distinct_cut.splits)
         is_short = ~np.isin(distinct_cut.context, list(distinct_cut.vector_index))
-        names = (metrics.RECORDS, *metrics.OF_SENTENCES)
+        names = (metrics.RECORDS, *metrics.OF_SENTENCES, metrics.MORE_LINES, metrics.REJECTED_LINES)
         statistics = {name: float(tokens.text.total(name)) for name in names} | {
             TEXTS: len(is_distinct),
             TEXT_BYTES: _text_bytes(block, parquet=job.records.format == "parquet"),
