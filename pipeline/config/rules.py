@@ -76,7 +76,7 @@ def find_in_input(given: InputConfig, encoder: EncoderConfig) -> Iterator[str]:
         yield f"escape: {given.escape} is already input.quote or input.delimiter; two quotes for one need no escape"
     if given.pair_separator == "":
         yield "pair_separator: is empty; give the characters between the two texts, or null"
-    if given.pair_field == given.text_field:
+    if given.pair_field in given.text_fields:
         yield f"pair_field: {given.pair_field} is already input.text_field"
     seen: dict[str, str] = {}
     for name in given.keep_fields:

@@ -75,7 +75,7 @@ class Finish(beam.PTransform):
     views: tuple[View, ...]
     run_identity: RunIdentity
     max_reject_rate: float | None
-    text_field: str
+    text_field: str | list[str]
     run_number: int
     spread: bool = True
 
@@ -323,7 +323,7 @@ def find_problems(
     counts: Mapping[str, int],
     reasons: Mapping[str, int],
     max_reject_rate: float | None,
-    text_field: str,
+    text_field: str | list[str],
 ) -> list[str]:
     """Why a run is not complete. `reasons`: of rejects, the most frequent first, if nothing was embedded."""
     problems = [f"{printable(path)}: {reason}" for path, reason in sorted(left_out.items())]
@@ -346,7 +346,7 @@ def find_problems(
     return problems
 
 
-def _why_nothing(counts: Mapping[str, int], reasons: Mapping[str, int], text_field: str) -> str:
+def _why_nothing(counts: Mapping[str, int], reasons: Mapping[str, int], text_field: str | list[str]) -> str:
     """What happened to most records, and what to do."""
     outcomes = (
         (metrics.REJECTED, "rejected"),

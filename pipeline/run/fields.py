@@ -27,7 +27,8 @@ def check_fields(job: Job, work: PendingWork) -> None:
     fields were found: in general that is the first one.
     """
     records = job.records
-    settings = {records.text_field: "text_field", records.pair_field: "pair_field", records.id_field: "id_field"}
+    settings = {records.pair_field: "pair_field", records.id_field: "id_field"}
+    settings |= dict.fromkeys(records.text_fields, "text_field")
     missing = {name: settings.get(name, "keep_fields") for name, _ in records.fields_read}
     seen: dict[str, None] = {}  # in the order of the records
     num_records, problem = 0, ""

@@ -150,7 +150,7 @@ class CsvInput(InputFormat):
 
 def _key_of(header: _Header, record_format: RecordFormat) -> text.Key:
     """The text and the pair of a row; of a row that has none, all of it."""
-    names = [name for name in (record_format.text_field, record_format.pair_field) if name is not None]
+    names = [name for name in (*record_format.text_fields, record_format.pair_field) if name is not None]
     columns = [header.names.index(name) for name in names]
 
     def key(raw: bytes) -> bytes:

@@ -65,7 +65,7 @@ class JsonLinesInput(text.TextInput):
 
     def key_of(self, record_format: RecordFormat) -> text.Key:
         """The text and the pair as they stand in the line; of a line where they are not found, all of it."""
-        names = [name for name in (record_format.text_field, record_format.pair_field) if name is not None]
+        names = [name for name in (*record_format.text_fields, record_format.pair_field) if name is not None]
         patterns = [re.compile(_VALUE % re.escape(json.dumps(name).encode())) for name in names]
 
         def key(line: bytes) -> bytes:
@@ -81,7 +81,7 @@ class JsonLinesInput(text.TextInput):
         rows: list[list[Any]] = [[None] * len(fields)] * len(lines)
         for index in np.flatnonzero(~is_blank(lines)).tolist():
             try:
-                record = _parse(lines[index].as_py(), record_format.text_field)
+                record = _parse(lines[index].as_py(), record_format.text_fields)
                 rows[index] = [_read_field(record, name, type_, record_format) for name, type_ in fields]
             except _RejectedRecordError as error:
                 records.reasons[index] = str(error)
@@ -124,7 +124,7 @@ def _value(record: Any, name: str) -> Any:
     return _value(record[outer], inner) if inner and outer in record else _MISSING
 
 
-def _parse(line: str, text_field: str) -> dict[str, Any]:
+def _parse(line: str, text_fields: Sequence[str]) -> dict[str, Any]:
     """The object in the line, which has a text or null."""
     if _depth(line) > _MAX_DEPTH:
         raise _RejectedRecordError(f"is nested more than {_MAX_DEPTH} deep")
@@ -137,8 +137,8 @@ def _parse(line: str, text_field: str) -> dict[str, Any]:
         raise _RejectedRecordError(f"is not valid JSON: {error}") from None
     if not isinstance(record, dict):
         raise _RejectedRecordError(f"is not a JSON object but {_kind_of(record)}")
-    if _value(record, text_field) is _MISSING:
-        raise _RejectedRecordError(f"field `{text_field}` is missing")
+    if all(_value(record, name) is _MISSING for name in text_fields):
+        raise _RejectedRecordError(f"field `{text_fields[0]}` is missing")
     return record
 
 

@@ -152,7 +152,7 @@ class ParquetInput(InputFormat):
 
     def decode(self, block: FileRange, table: pa.Table, record_format: RecordFormat) -> TextBlock:
         """The block's rows as texts. A row with a value not of its declared type is rejected."""
-        raw = table[record_format.text_field].combine_chunks().cast(pa.large_binary())
+        raw = table[record_format.text_fields[0]].combine_chunks().cast(pa.large_binary())
         is_too_long = pa.array(_lengths(table, record_format) > record_format.max_record_bytes)
         reasons = dict.fromkeys(np.flatnonzero(is_too_long).tolist(), too_long(record_format))
         if reasons:
@@ -239,7 +239,7 @@ def _schema(stored: pa.Schema, record_format: RecordFormat) -> pa.Schema:
             raise wrong_column_error(name, stored.names)
         type_ = given.value_type if pa.types.is_dictionary(given) else given
         is_text, is_integer = str(type_) in _TEXT_TYPES, pa.types.is_integer(type_)
-        if name not in (record_format.text_field, record_format.pair_field) and wanted in ("string", "id"):
+        if name not in (*record_format.text_fields, record_format.pair_field) and wanted in ("string", "id"):
             is_text |= any(is_type(type_) for is_type in _AS_TEXT)
         is_number = is_integer or pa.types.is_floating(type_)  # pandas writes integers with gaps as floats
         fits = {
@@ -313,7 +313,7 @@ def _dictionary_bytes(file: Any, chunk: pq.ColumnChunkMetaData) -> int:
 
 def _texts(table: pa.Table, record_format: RecordFormat) -> list[pa.ChunkedArray]:
     """The columns with the text and its pair."""
-    names = [record_format.text_field, *([] if record_format.pair_field is None else [record_format.pair_field])]
+    names = record_format.text_fields + ([] if record_format.pair_field is None else [record_format.pair_field])
     return [table[name] for name in dict.fromkeys(names) if not pa.types.is_null(table.schema.field(name).type)]
 
 

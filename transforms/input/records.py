@@ -164,7 +164,9 @@ class Records:
 
         `columns`: a value of each record, in the order of `RecordFormat.fields_read`.
         """
-        texts, *others = columns
+        texts, others = columns[0], list(columns[len(self.record_format.text_fields) :])
+        if len(self.record_format.text_fields) > 1:
+            texts = _join(columns[: -len(others) or None])
         pairs = None if self.record_format.pair_field is None else others.pop(0)
         names = [] if self.record_format.id_field is None else ["id"]
         fields = dict(zip([*names, *self.record_format.keep_fields], others, strict=True))
@@ -196,6 +198,13 @@ class Records:
         offset = None if pairs is None else zeros
         block = TextBlock((own,), texts, self.line, zeros, zeros, counts, rejected, pairs, offset, fields)
         return block if len(kept) == len(texts) else block.take(kept)
+
+
+def _join(columns: Sequence[pa.Array]) -> pa.StringArray:
+    """The texts of several fields as one, with a blank line between them. Blank ones are left out."""
+    rows = zip(*(column.to_pylist() for column in columns), strict=True)
+    texts = ([text for text in row if text is not None] for row in rows)
+    return pa.array(["\n\n".join(filter(str.strip, row)) if row else None for row in texts], pa.string())
 
 
 def _hash_of_texts(lines: Int64Array, columns: Iterable[pa.Array | None]) -> str:

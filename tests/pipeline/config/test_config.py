@@ -117,6 +117,10 @@ input: {format: jsonl, id_field: on}
     id_field: 'on'
 input: {format: csv, escape: '"'}
     input.escape: " is already input.quote or input.delimiter; two quotes for one need no escape
+input: {format: jsonl, text_field: []}
+    input.text_field: should be the name of a field, or a list of names; given: []
+input: {format: jsonl, text_field: [a, a]}
+    input.text_field: should name each field once; given: ['a', 'a']
 input: {format: tsv, quote: "\t"}
     input.quote: \t is already input.delimiter
 input: {format: csv, quote: none}

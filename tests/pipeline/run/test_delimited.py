@@ -291,3 +291,15 @@ def test_what_is_not_read_is_refused_by_name(workplace, name, content, problem):
     workplace.prepare({name: content}, views=VIEWS)
     assert f"corpus/{name} {problem}" in workplace.drive(status=2).err
     assert f"corpus/{name} {problem}" in workplace._call("init", "n.yaml", "--input", f"corpus/{name}", status=2).err
+
+
+def test_texts_of_several_columns(workplace):
+    workplace.prepare({"a.csv": "id,title,body\n1,The bank,It is steep.\n2,,Only this.\n3,,\n"}, views=VIEWS)
+    fields = ["--set", "input.text_field=[title, body]", "--set", "input.id_field=id"]
+    workplace.plan(*fields)
+    workplace.drive(*fields)
+    assert workplace.rows("t")["text"].to_pylist() == ["The bank\n\nIt is steep.", "Only this."]
+    assert workplace.show().out.count("3 read = 2 embedded + 1 blank") == 1
+    assert workplace.verify().out.endswith("pass\n")
+    missing = workplace.drive("--set", "input.text_field=[title, text]", "--output", "new", status=2).err
+    assert "input.text_field: corpus/a.csv: has no column `text`; it has: id, title, body" in missing

@@ -296,3 +296,14 @@ def test_fields_of_inner_objects(corpus):
     assert reason_of(corpus, '{"text": {"a": "b"}, "meta": 1}') == "field `text` is an object, not a string"
     (block,) = read_file(corpus(twice), format="jsonl", text_field="meta.text")
     assert reasons(block) == {0: "field `meta.text` occurs twice"}
+
+
+def test_texts_of_several_fields(corpus):
+    rows = [{"title": "A", "body": "b", "b2": "c"}, {"title": None, "body": "d"}, {"title": " ", "body": "e"}, {"x": 1}]
+    rows += [{"title": "f"}, {"title": "", "body": None}, {"title": "g", "body": 1}]
+    path = corpus("\n".join(map(json.dumps, rows)))
+    (block,) = read_file(path, format="jsonl", text_field=["title", "body"], pair_field="b2", id_field="x")
+    assert texts_of([block]) == [(0, "A\n\nb"), (1, "d"), (2, "e"), (4, "f")]
+    assert block.pairs.to_pylist() == ["c", None, None, None]
+    assert reasons(block) == {3: "field `title` is missing", 6: "field `body` is a number, not a string"}
+    assert block.counts[metrics.BLANK] == 1

@@ -320,3 +320,12 @@ def test_fields_of_structs(write):
     assert left_out(read(path, text_field="meta.body")) == "has no column `meta.body`; it has: meta"
     (block,) = read(write({"meta.text": ["a"], "meta": [{"text": "b"}]}), text_field="meta.text")
     assert block.texts.to_pylist() == ["a"]
+
+
+def test_texts_of_several_columns(write):
+    path = write({"title": ["A", None, "x" * 90], "body": ["b", "c", "y" * 20], "n": [1, 2, 3]})
+    how = {"text_field": ["title", "body"], "keep_fields": {"n": "int64"}, "max_record_bytes": 100}
+    (block,) = read(path, **how)
+    assert (texts_of([block]), block.fields["n"].to_pylist()) == ([(0, "A\n\nb"), (1, "c")], [1, 2])
+    assert [reject.line for reject in block.rejected] == [2]
+    assert left_out(read(path, text_field=["title", "text"])) == "has no column `text`; it has: title, body, n"
