@@ -13,6 +13,8 @@ BLANK = "blank_skipped"
 FILTERED = "filtered"
 REJECTED = "rejected"
 REJECTED_BY_ENCODER = "rejected_by_encoder"  # some of the rejected ones
+# Of CSV and TSV: lines of records after the first line of each; those of records that were rejected as they were read.
+MORE_LINES, REJECTED_LINES = "more_lines", "more_lines_rejected"
 SENTENCES = "sentences_read"
 # {outcome of a record: the same of a sentence, if the unit is a sentence}
 OF_SENTENCES = {outcome: f"sentences_{outcome}" for outcome in (EMBEDDED, BLANK, FILTERED, REJECTED)}

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, GetCoreSchemaHandler, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, GetCoreSchemaHandler, TypeAdapter
 
 REQUIRED = dataclasses.MISSING
 # What checks plain values against a type. Use `validate_python` on what `json.loads` gives: pydantic's own JSON parser
@@ -78,7 +78,8 @@ Language = Literal[
     "am", "ar", "bg", "bn", "ca", "da", "de", "el", "en", "es", "fi", "fr", "gu", "he", "hi", "hy", "it", "ja", "kk",
     "kn", "ml", "mr", "my", "nl", "pa", "pl", "pt", "ru", "sk", "ta", "te", "uk", "ur", "zh",
 ]  # fmt: skip
-_DELIMITED = ("csv", "tsv")
+USUAL_DELIMITER = {"csv": ",", "tsv": "\t"}
+_DELIMITED = tuple(USUAL_DELIMITER)
 _FIELDS = ("jsonl", "parquet", *_DELIMITED)
 _PACK_BLOCKS = 4
 
@@ -89,7 +90,24 @@ def _check_character(given: str | None) -> str | None:
     return given
 
 
+def _check_text_field(given: Any) -> Any:
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise ValueError("should be the name of a field, or a list of names")
+    if len({*names}) < len(names):
+        raise ValueError("should name each field once")
+    return given
+
+
+def _check_quote(given: str | None) -> str | None:
+    try:
+        return given if given == "auto" else _check_character(given)
+    except ValueError:
+        raise ValueError("should be one ASCII character, null or auto") from None
+
+
 _Character = Annotated[str | None, AfterValidator(_check_character)]
+_Quote = Annotated[str | None, AfterValidator(_check_quote)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,13 +146,23 @@ class RecordFormat(Settings):
         "a record with bytes that are invalid in the encoding: reject writes it to rejects/, and the run goes on; "
         "replace puts U+FFFD",
     )
-    text_field: str = setting("text", "the field with the text", only=_FIELDS)
+    text_field: Annotated[str | list[str], BeforeValidator(_check_text_field)] = setting(  # noqa: RUF009
+        "text",
+        "the field with the text, meta.text for a field of an inner object; or a list such as [title, body], joined by "
+        "blank lines",
+        only=_FIELDS,
+    )
     pair_field: str | None = setting(None, "the field with the second text of a pair", only=_FIELDS)
     pair_separator: str | None = setting(None, '" ||| " reads pairs as extract_features.py does', only=("text",))
     id_field: str | None = setting(None, "the field that is copied to the column `id`", only=_FIELDS)
     keep_fields: dict[str, FieldType] = setting({}, "more fields to copy to the output, with their types", only=_FIELDS)  # noqa: RUF009
     delimiter: _Character = setting(None, "what separates two fields; null: a comma, or a tab in tsv", only=_DELIMITED)  # noqa: RUF009
-    quote: _Character = setting('"', "what encloses a field with line breaks; null: nothing", only=_DELIMITED)  # noqa: RUF009
+    quote: _Quote = setting(  # noqa: RUF009
+        "auto", 'what encloses a field with line breaks; null: nothing; auto: `"` in csv, null in tsv', only=_DELIMITED
+    )
+    escape: _Character = setting(  # noqa: RUF009
+        None, "what stands before a quote in a text, as \\ of Spark and MySQL; null: another quote", only=_DELIMITED
+    )
     column_names: list[str] | None = setting(None, "null: the first row has them", only=_DELIMITED, min_length=1)  # noqa: RUF009
     max_record_bytes: int = setting(
         32 << 20,
@@ -155,14 +183,33 @@ class RecordFormat(Settings):
         return self.format in _DELIMITED
 
     @property
+    def separator(self) -> str:
+        """What separates two fields of a row."""
+        return self.delimiter or USUAL_DELIMITER.get(self.format, ",")
+
+    @property
+    def quote_mark(self) -> str | None:
+        """What encloses a field with line breaks; None if nothing does."""
+        return (None if self.format == "tsv" else '"') if self.quote == "auto" else self.quote
+
+    @property
     def has_fields(self) -> bool:
         return self.format in _FIELDS
 
     @property
+    def text_fields(self) -> list[str]:
+        """The fields with the text: several are joined."""
+        return [self.text_field] if isinstance(self.text_field, str) else self.text_field
+
+    @property
     def fields_read(self) -> list[tuple[str, str]]:
-        """(name, type) of each field that is read: text, pair, id (its type is `id`) and kept fields."""
-        text, pair, id_ = (self.text_field, "string"), (self.pair_field, "string"), (self.id_field, "id")
-        return [(name, type_) for name, type_ in (text, pair, id_, *self.keep_fields.items()) if name is not None]
+        """(name, type) of each field that is read: texts, pair, id (its type is `id`) and kept fields."""
+        texts, pair, id_ = (
+            ((name, "string") for name in self.text_fields),
+            (self.pair_field, "string"),
+            (self.id_field, "id"),
+        )
+        return [(name, type_) for name, type_ in (*texts, pair, id_, *self.keep_fields.items()) if name is not None]
 
 
 LINES = RecordFormat()

@@ -8,7 +8,8 @@ import io
 import itertools
 import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -22,8 +23,9 @@ from layerbeam.transforms import storage
 from layerbeam.transforms.commits import InputFile, printable
 from layerbeam.transforms.input import FORMATS
 from layerbeam.transforms.input.content import UTF8_MARK, contradiction, format_by_content, format_by_name, read_head
-from layerbeam.transforms.input.delimited import DELIMITERS, USUAL_DELIMITER
-from layerbeam.transforms.settings import RecordFormat
+from layerbeam.transforms.input.delimited import DELIMITERS, bad_lines
+from layerbeam.transforms.input.jsonl import fields_of
+from layerbeam.transforms.settings import USUAL_DELIMITER, RecordFormat
 
 # Names of columns that hold the text, the most certain first.
 _TEXT_NAMES = (
@@ -35,6 +37,8 @@ _SAMPLE_ROWS = 1000
 _SHOWN_COLUMNS = 12
 # For text that is not UTF-8. Nothing but its reader can tell apart the encodings with one byte per character.
 _OTHER_ENCODING = "cp1252"
+# A name of a column in quotes, or a field in quotes with two for one.
+_WRITTEN_IN_QUOTES = re.compile(rb'\A(\xef\xbb\xbf)?"[^"\n]*"[\t\r\n]|(^|\t)"[^\t\n]*[^"\t]""[^\t\n]*"(\t|\r?$)', re.M)
 
 # The values of each column in the sample that are strings.
 _Columns = Mapping[str, Sequence[str]]
@@ -127,9 +131,9 @@ def _read_text(path: str, settings: dict[str, Any], facts: list[str]) -> _Column
         )
     text = sample.removeprefix(UTF8_MARK).decode(encoding, "replace")
     if format_ in USUAL_DELIMITER:
-        columns = _delimited_columns(text, settings)
-        delimiter = settings.get("delimiter", USUAL_DELIMITER[format_])
-        facts.append(f"separated by {DELIMITERS[delimiter]}")
+        columns = _delimited_columns(text, sample, settings)
+        facts.append(f"separated by {DELIMITERS[settings.get('delimiter', USUAL_DELIMITER[format_])]}")
+        facts += [f"{name}: {settings[name] or 'null'}" for name in ("quote", "escape") if name in settings]
         return columns
     return _json_columns(text) if format_ == "jsonl" else {}
 
@@ -142,18 +146,44 @@ def _decodes(line: bytes, encoding: str) -> bool:
     return True
 
 
-def _delimited_columns(text: str, settings: dict[str, Any]) -> _Columns:
-    """The columns, named by the first row. Sets `delimiter` unless it is that of the format."""
+def _quoting(sample: bytes, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings `quote` and `escape` with which fewest lines would be rejected; none if these are the defaults."""
+    if settings["format"] == "csv":
+        choices: list[dict[str, Any]] = [{}, {"escape": "\\"}, {"quote": None}]
+    else:
+        choices = [{}, {"quote": '"'}, {"quote": '"', "escape": "\\"}]
+    bad = [bad_lines(sample, _form(settings | choice)) for choice in choices]
+    if settings["format"] == "tsv" and bad[1] <= bad[0] and _WRITTEN_IN_QUOTES.search(sample):
+        return choices[1]
+    return choices[bad.index(min(bad))]
+
+
+def _form(settings: Mapping[str, Any]) -> RecordFormat:
+    return RecordFormat(**{name: value for name, value in settings.items() if name != "files"})
+
+
+def _rows(text: str, form: RecordFormat) -> Iterator[list[str]]:
+    return csv.reader(
+        io.StringIO(text),
+        delimiter=form.separator,
+        quoting=csv.QUOTE_NONE if form.quote_mark is None else csv.QUOTE_MINIMAL,
+        escapechar=form.escape,
+    )
+
+
+def _delimited_columns(text: str, sample: bytes, settings: dict[str, Any]) -> _Columns:
+    """The columns, named by the first row. Sets `delimiter`, `quote` and `escape` unless they are the usual ones."""
     usual = USUAL_DELIMITER[settings["format"]]
     # The character that gives most fields in the first row, if the next rows have as many.
     counts = {}
     for delimiter in sorted(DELIMITERS, key=lambda delimiter: delimiter != usual):
-        rows = [row for row in itertools.islice(csv.reader(io.StringIO(text), delimiter=delimiter), 50) if row]
+        rows = [row for row in itertools.islice(_rows(text, _form(settings | {"delimiter": delimiter})), 50) if row]
         counts[delimiter] = len(rows[0]) if sum(len(row) == len(rows[0]) for row in rows) > len(rows) / 2 else 1
     chosen = max(counts, key=lambda delimiter: counts[delimiter])
     if chosen != usual:
         settings["delimiter"] = chosen
-    header, *rows = itertools.islice(csv.reader(io.StringIO(text), delimiter=chosen), 1 + _SAMPLE_ROWS)
+    settings |= _quoting(sample, settings)
+    header, *rows = itertools.islice(_rows(text, _form(settings)), 1 + _SAMPLE_ROWS)
     whole = [row for row in rows if len(row) == len(header)]
     return {
         name: [row[place] for row in whole if row[place] and not _is_number(row[place])]
@@ -177,7 +207,7 @@ def _json_columns(text: str) -> _Columns:
             record = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        for name, value in record.items() if isinstance(record, dict) else ():
+        for name, value in fields_of(record) if isinstance(record, dict) else ():
             values = columns.setdefault(name, [])
             if isinstance(value, str):
                 values.append(value)
@@ -206,7 +236,7 @@ def _choose(columns: _Columns, what: str) -> tuple[str, str]:
         raise UsageError(f"--input: {what}; none of them holds text")
     for wanted in _TEXT_NAMES:
         for name in means:
-            if name.strip().lower() == wanted:
+            if name.rpartition(".")[2].strip().lower() == wanted:
                 return name, "by its name"
     longest = max(means, key=lambda name: means[name])
     return longest, f"its texts are the longest, {means[longest]:,.0f} characters on average"

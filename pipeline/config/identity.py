@@ -13,7 +13,7 @@ SCHEMA_VERSION = 1
 
 
 class _InputIdentity(TypedDict):
-    text_field: str
+    text_field: str | list[str]
     pair_field: str | None
 
 

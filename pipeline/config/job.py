@@ -352,7 +352,7 @@ def _calibration_texts(given: Sequence[str] | str | None) -> list[str] | None:
 def _read_lines(where: str, file: str, *, or_else: str = "") -> list[str]:
     """The lines of a text file. UsageError, which ends with `or_else`, if it cannot be read."""
     try:
-        return storage.read_bytes(file).decode("utf-8-sig").splitlines()
+        return storage.read_bytes(file).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         why = storage.reason_of(error) if isinstance(error, OSError) else "it is not UTF-8"
         raise UsageError(f"{where}: {file}: cannot be read ({why}){or_else}") from error
@@ -497,6 +497,9 @@ def _identify(config: Config, job: EmbedJob) -> dict[str, Any]:
     settings = dataclasses.asdict(config)
     for name in ("files", "max_missing", "max_reject_rate"):
         del settings["input"][name]
+    settings["input"]["quote"] = config.input.quote_mark
+    if config.input.escape is None:  # as before there was this setting
+        del settings["input"]["escape"]
     if config.input.splitter is None:
         del settings["input"]["sentences"], settings["input"]["language"]
     if config.input.unit != "chunk":

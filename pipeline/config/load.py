@@ -190,6 +190,11 @@ def _explain(mistake: Any) -> str:
         if kind == "dataclass_type":
             message = "should be a mapping of settings"
         what = f"{message}; given: {mistake['input']!r:.80}"
+        if isinstance(mistake["input"], bool) and kind in ("string_type", "literal_error"):
+            words, word = ("`on` and `yes`", "on") if mistake["input"] else ("`off` and `no`", "no")
+            what += f"; YAML reads {words} so: quote the word, as in {place[-1]}: '{word}'"
+        if place[-1] == "language":
+            what += "; sentencex reads any other language by the rules of English: set language: en for that"
         if place[-1] == "level" and mistake["input"] == "sentence":
             what += "; for one row per sentence, level: text with input.unit: sentence"
     return f"{name}: {what}"

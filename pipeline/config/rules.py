@@ -70,11 +70,13 @@ def find_in_input(given: InputConfig, encoder: EncoderConfig) -> Iterator[str]:
         yield f"{pair}: a pair is one text; remove it, or set unit: record"
     if getattr(given, pair) is not None and encoder.long_text == "window":
         yield f"{pair}: windows are for single texts; remove it, or set encoder.long_text: truncate"
-    if given.is_delimited and given.quote is not None and given.quote == given.delimiter:
-        yield f"quote: {given.quote} is already input.delimiter"
+    if given.is_delimited and given.quote_mark == given.separator:
+        yield f"quote: {given.quote_mark} is already input.delimiter"
+    if given.is_delimited and given.escape in (given.quote_mark, given.separator) and given.escape is not None:
+        yield f"escape: {given.escape} is already input.quote or input.delimiter; two quotes for one need no escape"
     if given.pair_separator == "":
         yield "pair_separator: is empty; give the characters between the two texts, or null"
-    if given.pair_field == given.text_field:
+    if given.pair_field in given.text_fields:
         yield f"pair_field: {given.pair_field} is already input.text_field"
     seen: dict[str, str] = {}
     for name in given.keep_fields:

@@ -19,6 +19,7 @@ import numpy as np
 
 from layerbeam.pipeline.config.identity import RunIdentity, differences, only_adds_views
 from layerbeam.pipeline.config.job import Job
+from layerbeam.pipeline.console import count_noun, echo_warning
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.catalog import Catalog, open_catalog
 from layerbeam.pipeline.output.commits import load_damaged, recorded
@@ -43,6 +44,7 @@ from layerbeam.transforms.slice.slices import (
 )
 from layerbeam.transforms.views import View
 
+_NAMED = 5  # files of a folder that are not read
 LOST_WITH_ITS_FILE = "is missing, and so are rows of it, whose part is damaged: restore it, or give --prune-missing"
 
 
@@ -192,8 +194,8 @@ class PendingWork:
 def find_inputs(patterns: list[str], output_path: str, *, at_most: int | None = None) -> list[InputFile]:
     """What the globs match, without the output folder. UsageError if that is no file that can be read.
 
-    A folder stands for the files in it whose names end as an input format's do. `at_most`: so many files of each
-    pattern are enough.
+    A folder stands for the files in it whose names end as an input format's do; a warning names others but hidden ones.
+    `at_most`: so many files of each pattern are enough.
     """
     failed = list[InputFile]()
     try:
@@ -233,7 +235,14 @@ def _files_of_folder(path: str, failed: list[InputFile]) -> list[str]:
             raise storage.PatternError(f"{path}: {storage.reason_of(error)}") from error
         failed.append(storage.unlisted(path.rstrip("/") or "/", error))
         return []
-    return [storage.join(path, name) for name in names if format_by_name(name) is not None]
+    names = {name: size for name, size in names.items() if not name.startswith(".")}  # as a glob does
+    read = [name for name in names if format_by_name(name) is not None]
+    others = sorted(name for name in names.keys() - {*read} if not name.startswith("_"))  # such as _SUCCESS
+    if read and others:
+        shown = printable(", ".join(others[:_NAMED])) + (", ..." if len(others) > _NAMED else "")
+        what = f"{printable(path)}: {count_noun(len(others), 'file')} with other endings not read ({shown})"
+        echo_warning(f"input.files: {what}; to read such files, name them or a glob")
+    return [storage.join(path, name) for name in read]
 
 
 def find_work(

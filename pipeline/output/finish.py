@@ -75,7 +75,7 @@ class Finish(beam.PTransform):
     views: tuple[View, ...]
     run_identity: RunIdentity
     max_reject_rate: float | None
-    text_field: str
+    text_field: str | list[str]
     run_number: int
     spread: bool = True
 
@@ -323,18 +323,21 @@ def find_problems(
     counts: Mapping[str, int],
     reasons: Mapping[str, int],
     max_reject_rate: float | None,
-    text_field: str,
+    text_field: str | list[str],
 ) -> list[str]:
     """Why a run is not complete. `reasons`: of rejects, the most frequent first, if nothing was embedded."""
     problems = [f"{printable(path)}: {reason}" for path, reason in sorted(left_out.items())]
     names = (metrics.RECORDS, metrics.REJECTED, metrics.REJECTED_BY_ENCODER)
     records, rejected, by_encoder = (counts.get(name, 0) for name in names)
+    lines = records + counts.get(metrics.MORE_LINES, 0)
+    rejected_lines = rejected + counts.get(metrics.REJECTED_LINES, 0)
     of_all, of_encoder = _REJECT_RATES if max_reject_rate is None else (max_reject_rate,) * 2
     if not counts.get(metrics.EMBEDDED, 0) and (records or not problems):
         problems.append(f"nothing was embedded: {_why_nothing(counts, reasons, text_field)}")
-    elif rejected > of_all * records:
+    elif rejected > of_all * records or rejected_lines > of_all * lines:
+        of_lines = f" ({rejected_lines:,} of {lines:,} lines)" if lines > records else ""
         allowed = f"more than max_reject_rate {of_all:g} allows"
-        problems.append(f"{rejected:,} of {records:,} records were rejected: {allowed}")
+        problems.append(f"{rejected:,} of {records:,} records were rejected{of_lines}: {allowed}")
     elif by_encoder > of_encoder * records:
         problems.append(
             f"the encoder failed on {by_encoder:,} of {records:,} records, more than {of_encoder:g}: look at the "
@@ -343,7 +346,7 @@ def find_problems(
     return problems
 
 
-def _why_nothing(counts: Mapping[str, int], reasons: Mapping[str, int], text_field: str) -> str:
+def _why_nothing(counts: Mapping[str, int], reasons: Mapping[str, int], text_field: str | list[str]) -> str:
     """What happened to most records, and what to do."""
     outcomes = (
         (metrics.REJECTED, "rejected"),

@@ -32,15 +32,15 @@ def count_rejects(output_path: str, paths: Iterable[str]) -> dict[str, int]:
     return dict(reasons.most_common())
 
 
-def remedy(reason: str, text_field: str = "text") -> str | None:
+def remedy(reason: str, text_field: str | list[str] = "text") -> str | None:
     """What to set so that records are not rejected for this reason; None if no setting helps.
 
     >>> remedy("field `size` is a number with a fraction, not int64")
     'set input.keep_fields: {size: float64}'
     """
     wrong = _WRONG_TYPE.fullmatch(reason)
-    field = re.match(r"field `(.+?)`(?: is (missing|null)|: invalid| does not fit in (int64|float64))", reason)
-    if wrong and wrong["field"] != text_field:
+    field = re.match(r"field `(.+?)`(?: is (missing)|: invalid| does not fit in (int64|float64))", reason)
+    if wrong and wrong["field"] not in ([text_field] if isinstance(text_field, str) else text_field):
         type_ = _TYPES.get(wrong["found"])
         return f"set input.keep_fields: {{{wrong['field']}: {type_}}}" if type_ else _remove(wrong["field"])
     if wrong or (field and field[2]):
@@ -57,7 +57,7 @@ def _remove(field: str) -> str:
     return f"remove {field} from input.keep_fields, or convert it in the files"
 
 
-def frequent_remedies(rejects: Mapping[str, int], records: int, text_field: str = "text") -> list[str]:
+def frequent_remedies(rejects: Mapping[str, int], records: int, text_field: str | list[str] = "text") -> list[str]:
     """What to set against each reason that holds for more than a few per cent of the records.
 
     >>> frequent_remedies({"field `text` is missing": 9, "over max_seq_length 64": 1}, 100)

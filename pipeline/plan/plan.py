@@ -231,7 +231,8 @@ def make_plan(
     reasons = dict(collections.Counter(rejects).most_common())
     left_out = {file.path: file.problem for file in (*work.skipped, *sample.skipped)}
     left_out |= {path: MISSING for path in work.missing if path not in left_out}
-    counts = {name: round(sample.sum(name)) for name in (metrics.RECORDS, *metrics.OF_SENTENCES)}
+    names = (metrics.RECORDS, *metrics.OF_SENTENCES, metrics.MORE_LINES, metrics.REJECTED_LINES)
+    counts = {name: round(sample.sum(name)) for name in names}
     counts |= {name: counts[name] + work.texts_done + copied.texts for name in (metrics.RECORDS, metrics.EMBEDDED)}
     # Slices without a text say nothing about the rest.
     known = counts if sample.is_whole or counts[metrics.EMBEDDED] else {metrics.EMBEDDED: 1}

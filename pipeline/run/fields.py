@@ -27,7 +27,8 @@ def check_fields(job: Job, work: PendingWork) -> None:
     fields were found: in general that is the first one.
     """
     records = job.records
-    settings = {records.text_field: "text_field", records.pair_field: "pair_field", records.id_field: "id_field"}
+    settings = {records.pair_field: "pair_field", records.id_field: "id_field"}
+    settings |= dict.fromkeys(records.text_fields, "text_field")
     missing = {name: settings.get(name, "keep_fields") for name, _ in records.fields_read}
     seen: dict[str, None] = {}  # in the order of the records
     num_records, problem = 0, ""
@@ -44,7 +45,7 @@ def check_fields(job: Job, work: PendingWork) -> None:
                 data = next(storage.read_chunks(opened, file.path, _HEAD_BYTES), b"")
         except OSError as error:  # the run reports it
             name, names = getattr(error, "lacks", None) or ("", ())
-            hint = _delimiter_hint(file, records) or did_you_mean(name, names)
+            hint = _hint(file, records) or did_you_mean(name, names)
             if (name or hint) and not problem:
                 problem = f"input.{missing.get(name, 'delimiter')}: {printable(file.path)}: {error}{hint}"
             continue
@@ -67,10 +68,13 @@ def check_fields(job: Job, work: PendingWork) -> None:
         raise UsageError(f"{problem}\n`layerbeam run --force` starts anyway")
 
 
-def _delimiter_hint(file: InputFile, records: RecordFormat) -> str:
+def _hint(file: InputFile, records: RecordFormat) -> str:
     """`; set input.delimiter: ";"` if that finds all columns in the first row of a CSV file, else an empty string."""
-    for delimiter in delimited.DELIMITERS if records.is_delimited else ():
+    if not records.is_delimited:
+        return ""
+    others = {f"delimiter: {json.dumps(d)}": dataclasses.replace(records, delimiter=d) for d in delimited.DELIMITERS}
+    for setting, other in ({"quote: '\"'": dataclasses.replace(records, quote='"')} | others).items():
         with contextlib.suppress(OSError):
-            delimited.read_header(file, dataclasses.replace(records, delimiter=delimiter))
-            return f"; set input.delimiter: {json.dumps(delimiter)}"
+            delimited.read_header(file, other)
+            return f"; set input.{setting}"
     return ""

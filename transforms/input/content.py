@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -26,7 +27,9 @@ _MAGIC = {
 }
 _CONTROL = bytes([*range(9), *range(14, 27), *range(28, 32), 127])
 _MIN_CONTROL, _MAX_CONTROL_SHARE = 8, 0.05
-_JSON_ARRAY = re.compile(rb"\s*\[\s*(\{|$)")
+_JSON_ARRAY = re.compile(rb"\s*\[(\s*(\{|$)|\s*\n\s*[\"\[])")
+_JSON_OBJECT = re.compile(rb'\s*\{\s*\n\s*"[^"\n]*"\s*:')
+_SEPARATOR = re.compile(rb"sep=([^\r\n])\r?\n", re.IGNORECASE)
 _LINES = 10
 
 
@@ -70,6 +73,14 @@ def contradiction(head: bytes, record_format: RecordFormat) -> str | None:
             return f"begins with the byte order mark {mark.hex(' ').upper()}: {_CONVERT.format(other, wanted)}"
     if encoding != "utf-8" and head.startswith(UTF8_MARK):
         return f"begins with the byte order mark of UTF-8, and input.encoding is {encoding}"
+    text, control = head.removeprefix(UTF8_MARK), len(head) - len(head.translate(None, _CONTROL))
+    has_lines = format_ != "parquet" and not FORMATS[format_].is_one_record(record_format)
+    if has_lines and not control and b"\n" not in head and head.count(b"\r") > 1:
+        return "has lines that end with a carriage return alone; convert it, for example with `tr '\\r' '\\n'`"
+    separator = _SEPARATOR.match(text)
+    if record_format.is_delimited and separator is not None:
+        given = separator[1].decode("latin-1")
+        return f"begins with the line sep={given}, which only Excel reads; remove it and set input.delimiter: {given!r}"
     found = format_by_content(head)
     if found == format_ or not head:
         return None
@@ -79,7 +90,6 @@ def contradiction(head: bytes, record_format: RecordFormat) -> str | None:
     for magic, (what, remedy) in _MAGIC.items():
         if re.match(magic, head):
             return f"looks like {what}, not {name}; {remedy}"
-    control = len(head) - len(head.translate(None, _CONTROL))
     if control >= _MIN_CONTROL and control > _MAX_CONTROL_SHARE * len(head):
         for other, low, high in (("UTF-16LE", head[::2], head[1::2]), ("UTF-16BE", head[1::2], head[::2])):
             if high.count(0) > len(high) / 2 and not low.count(0):
@@ -88,9 +98,20 @@ def contradiction(head: bytes, record_format: RecordFormat) -> str | None:
     lines = _lines(head)
     if lines and _JSON_ARRAY.match(b"\n".join(lines)):
         return f"looks like a JSON array, not {name}; write one object per line, for example with `jq -c '.[]'`"
+    if lines and _is_json_over_lines(text):
+        return f"looks like JSON objects over several lines, not {name}; write one per line, for example with `jq -c .`"
     if not FORMATS[format_].may_begin(lines):
         return f"looks like text, not {name}; set input.format: text"
     return None
+
+
+def _is_json_over_lines(text: bytes) -> bool:
+    """Whether text begins with a JSON object that ends in a later line, or seems to."""
+    try:
+        record, end = json.JSONDecoder().raw_decode(text.decode("utf-8", "replace").lstrip())
+    except (ValueError, RecursionError):
+        return _JSON_OBJECT.match(text) is not None
+    return isinstance(record, dict) and "\n" in text.decode("utf-8", "replace").lstrip()[:end]
 
 
 def refusing_other_content(chunks: Iterator[bytes], record_format: RecordFormat) -> Iterator[bytes]:

@@ -38,11 +38,15 @@ from layerbeam.transforms.settings import BlockLimits, RecordFormat
 csv.field_size_limit(1 << 28)
 
 _RUN_BYTES = 1 << 20
+# A quoted field holds rows by mistake if its lines have so many delimiters, and each as many as a row has.
+_DELIMITERS_OF_ROWS = 10
 _INTEGER = re.compile(r"([+-]?[0-9]+)(\.0*)?")
 _REASONS = {
     "unexpected end of data": "a quote is opened and not closed",
     "new-line character seen in unquoted field": "a carriage return is not in quotes",
 }
+_ESCAPE = "set input.escape: '\\' if that stands before quotes in a text"
+_NO_QUOTES = "set input.quote: null if quotes are part of the texts"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,9 +63,8 @@ class _Row:
     ends: bool = True
 
 
-# What often separates fields, with a word for it; and what does by default.
+# What often separates fields, with a word for it.
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
-USUAL_DELIMITER = {"csv": ",", "tsv": "\t"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,25 +106,26 @@ class CsvInput(InputFormat):
         at_start = block.first_byte == 0
         is_cut = len(raw) < block.end_byte - block.first_byte
         names = header.raw if at_start else b""
-        rows = list(_parse(io.BytesIO(names if is_cut else raw), record_format, at_file_start=at_start))
+        rows = list(_parse(io.BytesIO(names if is_cut else raw), record_format))
         if is_cut:
-            rows.append(_Row(raw[len(names) :], 0, [], too_long(record_format)))
+            num_lines = block.num_lines - sum(row.num_lines for row in rows)
+            rows.append(_Row(raw[len(names) :], num_lines, [], too_long(record_format)))
         line = block.first_line + np.cumsum([0, *(row.num_lines for row in rows)])
         place = block.first_byte + np.cumsum([0, *(len(row.raw) for row in rows)])
         skipped = int(at_start and bool(header.raw))
         rows, line, place = rows[skipped:], line[skipped:-1], place[skipped:-1]
         raws = pa.array([row.raw.rstrip(b"\r\n") for row in rows], pa.binary())
-        records = Records(block, record_format, line, place, raws)
+        more_lines = np.array([max(row.num_lines - 1, 0) for row in rows], np.int64)
+        records = Records(block, record_format, line, place, raws, more_lines=more_lines)
+        given_names = [name.encode(record_format.encoding, "replace").decode("latin-1") for name in header.names]
         whole: list[list[str] | None] = []
         for index, row in enumerate(rows):
-            problem = row.problem
-            is_whole = len(row.fields) == len(header.names)
-            is_empty = not any(map(str.strip, row.fields)) and not is_whole
-            if problem is None and not is_whole and not is_empty:
-                problem = f"has {len(row.fields)} fields, not {len(header.names)}"
+            problem = _problem(row, len(header.names), record_format)
             if problem is not None:
                 records.reasons[index] = problem
-            whole.append(row.fields if is_whole and problem is None else None)
+            # The names of the columns come again where files were joined.
+            is_text = row.fields != given_names or (len(given_names) == 1 and not row.raw.startswith(UTF8_MARK))
+            whole.append(row.fields if is_text and problem is None and len(row.fields) == len(header.names) else None)
         columns = []
         for name, type_ in record_format.fields_read:
             column = header.names.index(name)
@@ -137,7 +141,7 @@ class CsvInput(InputFormat):
         """The rows of a file, or `at_most` if it has more."""
         with storage.open_binary(file.path) as opened:
             chunks = refusing_other_content(storage.read_chunks(opened, file.path), record_format)
-            parsed = _parse(_lines(chunks, record_format), record_format, at_file_start=True)
+            parsed = _parse(_lines(chunks, record_format), record_format)
             rows = (row for row in parsed if row.ends)
             if record_format.column_names is None:
                 next(rows, None)
@@ -146,11 +150,11 @@ class CsvInput(InputFormat):
 
 def _key_of(header: _Header, record_format: RecordFormat) -> text.Key:
     """The text and the pair of a row; of a row that has none, all of it."""
-    names = [name for name in (record_format.text_field, record_format.pair_field) if name is not None]
+    names = [name for name in (*record_format.text_fields, record_format.pair_field) if name is not None]
     columns = [header.names.index(name) for name in names]
 
     def key(raw: bytes) -> bytes:
-        fields = next(_parse(io.BytesIO(raw), record_format, at_file_start=False)).fields
+        fields = next(_parse(io.BytesIO(raw), record_format)).fields
         return "".join(fields[column] for column in columns).encode("latin-1") if len(fields) > max(columns) else raw
 
     return key
@@ -168,7 +172,7 @@ def read_header(file: InputFile, record_format: RecordFormat) -> _Header | None:
     end = None if storage.is_compressed(file.path) else HEAD_BYTES
     with storage.open_binary(file.path, end) as opened:
         chunks = refusing_other_content(storage.read_chunks(opened, file.path, HEAD_BYTES), record_format)
-        first = next(_parse(_lines(chunks, record_format), record_format, at_file_start=True), None)
+        first = next(_parse(_lines(chunks, record_format), record_format), None)
     if first is None:
         return None
     if record_format.column_names is not None:
@@ -187,30 +191,67 @@ def read_header(file: InputFile, record_format: RecordFormat) -> _Header | None:
     return header
 
 
+def bad_lines(sample: bytes, record_format: RecordFormat) -> int:
+    """How many lines of a sample are in rows that would be rejected. Its first row says how many fields a row has."""
+    rows = list(_parse(io.BytesIO(sample), record_format))
+    columns = len(rows[0].fields) if rows else 0
+    return sum(row.num_lines for row in rows if _problem(row, columns, record_format) is not None)
+
+
+def _problem(row: _Row, columns: int, record_format: RecordFormat) -> str | None:
+    """Why a row is not a record of so many fields, and the setting that may read it; None if it is, or is empty."""
+    delimiter, quote, problem = record_format.separator, record_format.quote_mark, row.problem
+    if problem is None and quote is not None and f" {quote}".encode() in row.raw:
+        raw = delimiter + row.raw.decode("latin-1")
+        # If such a field were in quotes, its own would come twice.
+        blank = [field for field in row.fields if field.startswith(" ") and field.lstrip(" ").startswith(quote)]
+        if any(delimiter + field in raw for field in blank):
+            problem = "has a blank before the quote of a field"
+    if problem is None and quote is not None and row.num_lines > 2:
+        inner = [line for line in row.raw.rstrip(b"\r\n").split(b"\n")[1:-1] if line.strip()]
+        found = {line.count(delimiter.encode()) for line in inner}
+        if found == {columns - 1} and len(inner) * (columns - 1) >= _DELIMITERS_OF_ROWS:
+            problem = "has lines in quotes that look like rows"
+    if problem is None:
+        if len(row.fields) == columns or not any(map(str.strip, row.fields)):
+            return None
+        problem = f"has {len(row.fields)} fields, not {columns}"
+        if quote is None and any('"' in (field[:1], field[-1:]) for field in row.fields):
+            return f"{problem}; set input.quote: '\"' if fields are in quotes"
+    elif quote is not None and "carriage return" not in problem and problem != too_long(record_format):
+        escapes = record_format.escape is None and f"\\{quote}".encode() in row.raw
+        return f"{problem}; {_ESCAPE if escapes else _NO_QUOTES}"
+    return problem
+
+
 def _lines(chunks: Iterable[bytes], record_format: RecordFormat) -> Iterator[bytes]:
     for run in storage.whole_lines(chunks, record_format.max_record_bytes):
         yield from io.BytesIO(run) if b"\n" in run else [run]  # without a copy of a piece of a long line
 
 
-def _parse(lines: Iterator[bytes], record_format: RecordFormat, *, at_file_start: bool) -> Iterator[_Row]:
-    taken, size = list[bytes](), 0
+def _parse(lines: Iterable[bytes], record_format: RecordFormat) -> Iterator[_Row]:
+    lines, taken, size = iter(lines), list[bytes](), 0
+    is_utf8, escape = record_format.encoding == "utf-8", _Escape.of(record_format)
 
     def take() -> Iterator[str]:
         nonlocal size
         for line in lines:
-            is_first = at_file_start and not taken and not begun
+            is_first = not taken
             taken.append(line)
             size += len(line)
             if size > record_format.max_record_bytes:
                 raise csv.Error(too_long(record_format))
-            yield (line.removeprefix(UTF8_MARK) if is_first else line).decode("latin-1")
+            while is_first and is_utf8 and line.startswith(UTF8_MARK):  # again where files were joined
+                line = line[len(UTF8_MARK) :]
+            yield (line if escape is None else escape.double(line)).decode("latin-1")
 
-    begun = False
+    quote = record_format.quote_mark
     new_reader = functools.partial(
         csv.reader,
-        delimiter=record_format.delimiter or USUAL_DELIMITER[record_format.format],
-        quotechar=record_format.quote,
-        quoting=csv.QUOTE_NONE if record_format.quote is None else csv.QUOTE_MINIMAL,
+        delimiter=record_format.separator,
+        quotechar=quote,
+        quoting=csv.QUOTE_NONE if quote is None else csv.QUOTE_MINIMAL,
+        escapechar=record_format.escape,
         strict=True,
     )
     reader = new_reader(take())
@@ -222,21 +263,45 @@ def _parse(lines: Iterator[bytes], record_format: RecordFormat, *, at_file_start
         except StopIteration:
             return
         except csv.Error as error:
+            raw = b"".join(taken)
             if size > record_format.max_record_bytes:
-                yield from _pieces(b"".join(taken), lines, record_format)
-                reader, begun = new_reader(take()), True
+                yield from _pieces(raw, lines, record_format)
+                reader = new_reader(take())
                 continue
-            message = str(error).split(" - ")[0]
+            message = str(error).split(" - ")[0].replace("\t", "\\t")
             problem = f"is not valid {record_format.format.upper()}: {_REASONS.get(message, message)}"
         yield _Row(b"".join(taken), len(taken), fields, problem)
-        begun = True
+
+
+class _Escape:
+    """What `input.escape` stands before. Before anything else it is a character of the text."""
+
+    def __init__(self, escape: str, escaped: str):
+        one = re.escape(escape).encode()
+        self._pair = re.compile(one + rb"([" + re.escape(escape + escaped).encode() + rb"]?)")
+        self._doubled = 2 * escape.encode()
+
+    @classmethod
+    def of(cls, record_format: RecordFormat) -> _Escape | None:
+        """That of the format; None if it has none."""
+        escape = record_format.escape
+        return None if escape is None else cls(escape, record_format.quote_mark or record_format.separator)
+
+    def double(self, line: bytes) -> bytes:
+        """The line for Python's parser, which drops an escape before any character."""
+        return self._pair.sub(lambda found: found[0] if found[1] else self._doubled, line)
+
+    def remove(self, line: bytes) -> bytes:
+        """The line without what is escaped."""
+        return self._pair.sub(b"", line)
 
 
 def _pieces(raw: bytes, lines: Iterator[bytes], record_format: RecordFormat) -> Iterator[_Row]:
     """The pieces of a row that is too long. `raw`: its lines up to the one with which it is."""
     quotes, problem, in_line = 0, too_long(record_format), False
+    quote, escape = (record_format.quote_mark or "").encode(), _Escape.of(record_format)
     while raw:
-        quotes += raw.count(record_format.quote.encode()) if record_format.quote else 0
+        quotes += (raw if escape is None else escape.remove(raw)).count(quote) if quote else 0
         in_line = not raw.endswith(b"\n")
         ends = not in_line and quotes % 2 == 0
         yield _Row(raw, raw.count(b"\n"), [], problem, ends)
@@ -255,7 +320,7 @@ def _find_rows(slice_: Slice, record_format: RecordFormat, *, has_header: bool) 
         if position:
             file.seek(position)
         chunks = storage.read_chunks(file, slice_.file.path, end - position)
-        for row in _parse(_lines(chunks, record_format), record_format, at_file_start=position == 0):
+        for row in _parse(_lines(chunks, record_format), record_format):
             data += row.raw
             position, line = position + len(row.raw), line + row.num_lines
             if has_header:

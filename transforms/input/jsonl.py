@@ -11,8 +11,8 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,13 +20,14 @@ import pyarrow as pa
 from layerbeam.transforms.blocks import FIELD_TYPES, TextBlock
 from layerbeam.transforms.commits import FileRange
 from layerbeam.transforms.input import text
-from layerbeam.transforms.input.records import INT64, is_blank, lone_surrogate
+from layerbeam.transforms.input.records import EXACT, INT64, inexact, is_blank, lone_surrogate, replace_surrogates
 from layerbeam.transforms.settings import RecordFormat
 
 # A fixed limit, because Python's depends on the depth of the caller.
 _MAX_DEPTH = 500
-_EXACT = 1 << 53  # a float above may have lost digits
+_MARK = "\ufeff"  # the byte order mark: also at the start of a later line, where files were joined
 _NAMES = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array"}
+_MISSING = object()
 _DUPLICATE = object()  # the value of a key that occurs twice
 _VALUE = rb'%s\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*")'  # of a name
 _OBJECT = re.compile(rb'\s*\{\s*("([^"\\]|\\.)*"\s*:|\}\s*$)')  # the start of a line
@@ -40,11 +41,7 @@ def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not allowed")
-
-
-_PARSER = json.JSONDecoder(object_pairs_hook=_make_object, parse_constant=_refuse_constant)
+_PARSER = json.JSONDecoder(object_pairs_hook=_make_object)
 
 
 class _RejectedRecordError(Exception):
@@ -68,7 +65,7 @@ class JsonLinesInput(text.TextInput):
 
     def key_of(self, record_format: RecordFormat) -> text.Key:
         """The text and the pair as they stand in the line; of a line where they are not found, all of it."""
-        names = [name for name in (record_format.text_field, record_format.pair_field) if name is not None]
+        names = [name for name in (*record_format.text_fields, record_format.pair_field) if name is not None]
         patterns = [re.compile(_VALUE % re.escape(json.dumps(name).encode())) for name in names]
 
         def key(line: bytes) -> bytes:
@@ -84,8 +81,8 @@ class JsonLinesInput(text.TextInput):
         rows: list[list[Any]] = [[None] * len(fields)] * len(lines)
         for index in np.flatnonzero(~is_blank(lines)).tolist():
             try:
-                record = _parse(lines[index].as_py(), record_format.text_field)
-                rows[index] = [_read_field(record, name, type_) for name, type_ in fields]
+                record = _parse(lines[index].as_py(), record_format.text_fields)
+                rows[index] = [_read_field(record, name, type_, record_format) for name, type_ in fields]
             except _RejectedRecordError as error:
                 records.reasons[index] = str(error)
         columns = zip(fields, zip(*rows, strict=True), strict=True)
@@ -94,21 +91,45 @@ class JsonLinesInput(text.TextInput):
         )
 
 
+def fields_of(record: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """(name, value) of each field; those of inner objects, such as `meta.text`, after the object.
+
+    >>> list(fields_of({"meta": {"text": "a"}}))
+    [('meta', {'text': 'a'}), ('meta.text', 'a')]
+    """
+    for name, value in record.items():
+        yield before + name, value
+        if isinstance(value, dict):
+            yield from fields_of(value, f"{before}{name}.")
+
+
 def field_names(line: str) -> list[str] | None:
     """The names of the fields of the object in a line; None if it holds no object."""
     try:
-        record = _PARSER.decode(line) if _depth(line) <= _MAX_DEPTH else None
+        record = _PARSER.decode(line.lstrip(_MARK)) if _depth(line) <= _MAX_DEPTH else None
     except ValueError:
         return None
-    return list(record) if isinstance(record, dict) else None
+    return [name for name, _ in fields_of(record)] if isinstance(record, dict) else None
 
 
-def _parse(line: str, text_field: str) -> dict[str, Any]:
-    """The object in the line, which has a text."""
+def _value(record: Any, name: str) -> Any:
+    """The value of a key, else of a path to it: `meta.text` is the key `text` in the object of `meta`."""
+    if record is None or record is _DUPLICATE:
+        return record
+    if not isinstance(record, dict):
+        return _MISSING
+    if name in record:
+        return record[name]
+    outer, _, inner = name.partition(".")
+    return _value(record[outer], inner) if inner and outer in record else _MISSING
+
+
+def _parse(line: str, text_fields: Sequence[str]) -> dict[str, Any]:
+    """The object in the line, which has a text or null."""
     if _depth(line) > _MAX_DEPTH:
         raise _RejectedRecordError(f"is nested more than {_MAX_DEPTH} deep")
     try:
-        record = _PARSER.decode(line)
+        record = _PARSER.decode(line.lstrip(_MARK))
     except json.JSONDecodeError as error:
         message = f"{error.msg.removesuffix(' at')} at character {error.pos}"
         raise _RejectedRecordError(f"is not valid JSON: {message}") from None
@@ -116,8 +137,8 @@ def _parse(line: str, text_field: str) -> dict[str, Any]:
         raise _RejectedRecordError(f"is not valid JSON: {error}") from None
     if not isinstance(record, dict):
         raise _RejectedRecordError(f"is not a JSON object but {_kind_of(record)}")
-    if record.get(text_field) is None:
-        raise _RejectedRecordError(f"field `{text_field}` is {'null' if text_field in record else 'missing'}")
+    if all(_value(record, name) is _MISSING for name in text_fields):
+        raise _RejectedRecordError(f"field `{text_fields[0]}` is missing")
     return record
 
 
@@ -133,13 +154,15 @@ def _depth(line: str) -> int:
     return max(itertools.accumulate(steps), default=0)
 
 
-def _read_field(record: dict[str, Any], name: str, type_: str) -> Any:
+def _read_field(record: dict[str, Any], name: str, type_: str, record_format: RecordFormat) -> Any:
     """The field as a value of its type, an id as a string; None if it is missing or null."""
-    value = record.get(name)
-    if value is None:
+    value = _value(record, name)
+    if value is None or value is _MISSING:
         return None
     if value is _DUPLICATE:
         raise _RejectedRecordError(f"field `{name}` occurs twice")
+    if isinstance(value, str) and record_format.invalid_bytes == "replace":
+        value = replace_surrogates(value)
     return _CONVERT[type_](value, name)
 
 
@@ -154,15 +177,15 @@ def _to_string(value: Any, name: str) -> str:
 
 def _to_id(value: Any, name: str) -> str:
     number = _integer(value)
+    if number is None and isinstance(value, float) and abs(value) > EXACT:
+        raise _RejectedRecordError(f"field `{name}` is {inexact(value)}, which has lost digits; write it as text")
     return _to_string(value, name) if number is None else str(number)
 
 
 def _to_int64(value: Any, name: str) -> int:
     number = _integer(value)
     if number is None:
-        shown = _kind_of(value)
-        if isinstance(value, float):
-            shown += f" above {_EXACT:,} in float notation" if abs(value) > _EXACT else " with a fraction"
+        shown = inexact(value) if isinstance(value, float) else _kind_of(value)
         raise _RejectedRecordError(f"field `{name}` is {shown}, not int64")
     if number not in INT64:
         raise _RejectedRecordError(f"field `{name}` does not fit in int64")
@@ -176,6 +199,8 @@ def _to_float64(value: Any, name: str) -> float:
         number = float(value)
     except OverflowError:
         number = math.inf
+    if math.isnan(number):
+        raise _RejectedRecordError(f"field `{name}` is NaN, not float64")
     if not math.isfinite(number):
         raise _RejectedRecordError(f"field `{name}` does not fit in float64")
     return number
@@ -199,7 +224,7 @@ _CONVERT: Mapping[str, Callable[[Any, str], Any]] = {
 
 def _integer(value: Any) -> int | None:
     """The value as an integer; 30284.0 is one, because pandas writes integers with gaps so."""
-    if isinstance(value, float) and abs(value) <= _EXACT and value.is_integer():
+    if isinstance(value, float) and abs(value) <= EXACT and value.is_integer():
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 

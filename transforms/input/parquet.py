@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import hashlib
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,11 @@ from layerbeam.transforms.input.content import contradiction, read_head
 from layerbeam.transforms.input.cuts import records_in_block, sizes_and_ranks
 from layerbeam.transforms.input.input_format import InputFormat
 from layerbeam.transforms.input.records import (
+    EXACT,
     REJECTED_BYTES,
     Records,
     UnreadableFileError,
+    inexact,
     too_long,
     wrong_column_error,
 )
@@ -42,6 +44,8 @@ _BATCH_ROWS = 4096
 _LONGEST = 1 << 62
 # The most that values of a dictionary can become in a batch, each repeated for its rows.
 _REPEATED_BYTES = 128 << 20
+# What a field that is not the text may be besides, to be read as text: 2020-01-02 of a date.
+_AS_TEXT = (pa.types.is_date, pa.types.is_time, pa.types.is_timestamp, pa.types.is_decimal)
 _TEXT_TYPES = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
 
 
@@ -147,8 +151,8 @@ class ParquetInput(InputFormat):
         return table
 
     def decode(self, block: FileRange, table: pa.Table, record_format: RecordFormat) -> TextBlock:
-        """The block's rows as texts. A row without text, or with a value not of its declared type, is rejected."""
-        raw = table[record_format.text_field].combine_chunks().cast(pa.large_binary())
+        """The block's rows as texts. A row with a value not of its declared type is rejected."""
+        raw = table[record_format.text_fields[0]].combine_chunks().cast(pa.large_binary())
         is_too_long = pa.array(_lengths(table, record_format) > record_format.max_record_bytes)
         reasons = dict.fromkeys(np.flatnonzero(is_too_long).tolist(), too_long(record_format))
         if reasons:
@@ -160,15 +164,14 @@ class ParquetInput(InputFormat):
         columns = []
         for name, type_ in record_format.fields_read:
             column = table[name].combine_chunks()
+            if type_ == "id" and pa.types.is_floating(column.type):
+                column = _integers(column, name, records.reasons)
             if type_ == "id" and pa.types.is_integer(column.type):
                 columns.append(column.cast(pa.string()))
             elif type_ in ("string", "id"):
                 columns.append(records.decode(column.cast(pa.large_binary()), name))
             else:
                 columns.append(_number_column(column, name, type_, records.reasons))
-            if len(columns) == 1:
-                for row in np.flatnonzero(columns[0].is_null().to_numpy(zero_copy_only=False)).tolist():
-                    records.reasons.setdefault(row, f"field `{name}` is null")
         return records.to_block(columns)
 
     def count(self, file: InputFile, record_format: RecordFormat, at_most: int) -> int:
@@ -231,23 +234,47 @@ def _schema(stored: pa.Schema, record_format: RecordFormat) -> pa.Schema:
     """
     types = {}
     for name, wanted in record_format.fields_read:
-        if stored.names.count(name) != 1:
+        given = _type_of(stored, name)
+        if given is None:
             raise wrong_column_error(name, stored.names)
-        type_ = stored.field(name).type
-        type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
+        type_ = given.value_type if pa.types.is_dictionary(given) else given
         is_text, is_integer = str(type_) in _TEXT_TYPES, pa.types.is_integer(type_)
+        if name not in (*record_format.text_fields, record_format.pair_field) and wanted in ("string", "id"):
+            is_text |= any(is_type(type_) for is_type in _AS_TEXT)
+        is_number = is_integer or pa.types.is_floating(type_)  # pandas writes integers with gaps as floats
         fits = {
             "string": is_text,
-            "id": is_text or is_integer,
+            "id": is_text or is_number,
             "int64": is_integer,
-            "float64": is_integer or pa.types.is_floating(type_),
+            "float64": is_number,
             "bool": pa.types.is_boolean(type_),
         }[wanted]
         if not fits and not pa.types.is_null(type_):
-            kind = "string or integer" if wanted == "id" else wanted
-            raise UnreadableFileError(f"column `{name}` is {stored.field(name).type}, not {kind}")
+            kind = "string, number, date, time or decimal" if wanted == "id" else wanted
+            raise UnreadableFileError(f"column `{name}` is {given}, not {kind}")
         types[name] = pa.large_binary() if is_text else type_
     return pa.schema(types)
+
+
+def _type_of(fields: Iterable[pa.Field], name: str) -> pa.DataType | None:
+    """The type of a column, else of a path to it, such as `meta.text`; None if there is none, or are several."""
+    outer, _, inner = name.partition(".")
+    types = [field.type for field in fields if field.name == name]
+    outer_types = [field.type for field in fields if field.name == outer]
+    if not types and inner and len(outer_types) == 1 and pa.types.is_struct(outer_types[0]):
+        return _type_of(list(outer_types[0]), inner)
+    return types[0] if len(types) == 1 else None
+
+
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """A column, or a field of a struct."""
+    if name in batch.schema.names:
+        return batch.column(name)
+    outer, _, inner = name.partition(".")
+    struct = batch.column(outer)
+    names = [field.name for field in struct.type]
+    fields = [pc.struct_field(struct, place) for place in range(len(names))]
+    return _column(pa.RecordBatch.from_arrays(fields, names), inner)
 
 
 def _batches(parquet: pq.ParquetFile, schema: pa.Schema, groups: list[_Group], file: Any) -> Iterator[pa.Table]:
@@ -261,8 +288,9 @@ def _batches(parquet: pq.ParquetFile, schema: pa.Schema, groups: list[_Group], f
         most = min(_BATCH_BYTES // row_bytes, _REPEATED_BYTES // max(longest, 1))
         rows = int(np.clip(most, 1, _BATCH_ROWS))
         for batch in parquet.iter_batches(rows, row_groups=[group.number], columns=schema.names, use_threads=False):
-            columns = [batch.column(field.name) for field in schema]
+            columns = [_column(batch, name) for name in schema.names]
             columns = [c.dictionary_decode() if pa.types.is_dictionary(c.type) else c for c in columns]
+            columns = [_to_text(c) if any(is_type(c.type) for is_type in _AS_TEXT) else c for c in columns]
             found += batch.num_rows
             yield pa.Table.from_arrays(columns, schema.names).cast(schema)
         if found != group.rows:
@@ -285,7 +313,7 @@ def _dictionary_bytes(file: Any, chunk: pq.ColumnChunkMetaData) -> int:
 
 def _texts(table: pa.Table, record_format: RecordFormat) -> list[pa.ChunkedArray]:
     """The columns with the text and its pair."""
-    names = [record_format.text_field, *([] if record_format.pair_field is None else [record_format.pair_field])]
+    names = record_format.text_fields + ([] if record_format.pair_field is None else [record_format.pair_field])
     return [table[name] for name in dict.fromkeys(names) if not pa.types.is_null(table.schema.field(name).type)]
 
 
@@ -326,6 +354,21 @@ def _hash_of(table: pa.Table) -> str:
             zero = pa.scalar(0, field.type) if not pa.types.is_boolean(field.type) else pa.scalar(False)
             digest.update(column.fill_null(zero).to_numpy(zero_copy_only=False).tobytes())
     return digest.hexdigest()
+
+
+def _to_text(column: pa.Array) -> pa.StringArray:
+    """Dates, times and decimals as text; times without a fraction of only zeros."""
+    text = column.cast(pa.string())
+    return text if pa.types.is_decimal(column.type) else pc.replace_substring_regex(text, r"\.0+(Z?)$", r"\1")
+
+
+def _integers(column: pa.Array, name: str, reasons: dict[int, str]) -> pa.Array:
+    """Floats without a fraction as int64. A record with another one gets a reason and null."""
+    values = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
+    is_exact = (values == np.trunc(values)) & (np.abs(values) <= EXACT)
+    for row in np.flatnonzero(~is_exact).tolist():
+        reasons.setdefault(row, f"field `{name}` is {inexact(float(values[row]))}, not an integer")
+    return pc.if_else(pa.array(is_exact), column, pa.scalar(None, column.type)).cast(pa.int64())
 
 
 def _number_column(column: pa.Array, name: str, type_: str, reasons: dict[int, str]) -> pa.Array:

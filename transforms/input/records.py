@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from layerbeam.transforms.settings import BYTES_PER_TOKEN, BlockLimits, RecordFo
 # What a reject has of a record that is too long. No more of it is held in memory, unless it is in Parquet.
 REJECTED_BYTES = 1 << 10
 _NAMED_COLUMNS = 8
+EXACT = 1 << 53  # a float above may have lost digits
 INT64 = range(-(1 << 63), 1 << 63)
 
 
@@ -87,6 +89,26 @@ def lone_surrogate(text: str) -> str | None:
     return None
 
 
+def inexact(value: float) -> str:
+    """What a float is that is not taken as an integer.
+
+    >>> inexact(0.5), inexact(1e300)
+    ('a number with a fraction', 'a number above 9,007,199,254,740,992 in float notation')
+    """
+    if math.isnan(value):
+        return "NaN"
+    return f"a number above {EXACT:,} in float notation" if abs(value) > EXACT else "a number with a fraction"
+
+
+def replace_surrogates(text: str) -> str:
+    """The text with U+FFFD for each half of a surrogate pair.
+
+    >>> replace_surrogates("a\\ud800b")
+    'a\ufffdb'
+    """
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if lone_surrogate(text) else text
+
+
 def no_records(block: FileRange, record_format: RecordFormat) -> TextBlock:
     """The texts of a file that is readable and has nothing in it."""
     nothing = np.zeros(0, np.int64)
@@ -99,7 +121,8 @@ class Records:
     """The R records of a block as they are stored.
 
     `line`: int64 [R]; `place`: int64 [R], byte offsets as in `Rejected`; `raw`: binary [R]. `reasons`: {record: why it
-    is rejected}, only the first reason of each.
+    is rejected}, only the first reason of each. `more_lines`: int64 [R], the lines of each after its first one; None
+    if only the format knows where a record ends.
     """
 
     block: FileRange
@@ -108,6 +131,7 @@ class Records:
     place: Int64Array
     raw: pa.Array
     reasons: dict[int, str] = dataclasses.field(default_factory=dict)
+    more_lines: Int64Array | None = None
 
     def decode(self, values: pa.Array, field: str | None = None) -> pa.StringArray:
         """A value of each record as strings. Invalid bytes are replaced, or their record gets a reason and null."""
@@ -124,6 +148,7 @@ class Records:
             text, reason = None, None
             try:
                 text = None if value is None else value.decode(encoding, errors)
+                text = text if text is None or errors == "strict" else replace_surrogates(text)
                 reason = None if text is None else lone_surrogate(text)
             except UnicodeDecodeError as error:
                 name = "UTF-8" if encoding == "utf-8" else encoding
@@ -139,7 +164,9 @@ class Records:
 
         `columns`: a value of each record, in the order of `RecordFormat.fields_read`.
         """
-        texts, *others = columns
+        texts, others = columns[0], list(columns[len(self.record_format.text_fields) :])
+        if len(self.record_format.text_fields) > 1:
+            texts = _join(columns[: -len(others) or None])
         pairs = None if self.record_format.pair_field is None else others.pop(0)
         names = [] if self.record_format.id_field is None else ["id"]
         fields = dict(zip([*names, *self.record_format.keep_fields], others, strict=True))
@@ -155,6 +182,11 @@ class Records:
                 metrics.REJECTED: len(self.reasons),
             }
         )
+        if self.more_lines is not None and self.more_lines.any():
+            rejected_lines = self.more_lines[list(self.reasons)]
+            counts |= counts_of_file(
+                {metrics.MORE_LINES: int(self.more_lines.sum()), metrics.REJECTED_LINES: int(rejected_lines.sum())}
+            )
         own, path = self.block, self.block.file.path
         if self.record_format.has_fields and not self.reasons:
             own = dataclasses.replace(own, texts=_hash_of_texts(self.line - own.first_line, [texts, pairs]))
@@ -166,6 +198,13 @@ class Records:
         offset = None if pairs is None else zeros
         block = TextBlock((own,), texts, self.line, zeros, zeros, counts, rejected, pairs, offset, fields)
         return block if len(kept) == len(texts) else block.take(kept)
+
+
+def _join(columns: Sequence[pa.Array]) -> pa.StringArray:
+    """The texts of several fields as one, with a blank line between them. Blank ones are left out."""
+    rows = zip(*(column.to_pylist() for column in columns), strict=True)
+    texts = ([text for text in row if text is not None] for row in rows)
+    return pa.array(["\n\n".join(filter(str.strip, row)) if row else None for row in texts], pa.string())
 
 
 def _hash_of_texts(lines: Int64Array, columns: Iterable[pa.Array | None]) -> str:

@@ -147,10 +147,11 @@ def _join(texts: Sequence[TextBlock]) -> TextBlock:
         return texts[0]
     files = tuple(one.files[0] for one in texts)
     firsts = row_splits_of(np.array([own.num_lines for own in files]))[:-1]
+    nothing, names = np.zeros(1, np.int64), dict.fromkeys(name for one in texts for name in one.counts)
     pairs = pair_offset = None
     if any(one.pairs is not None for one in texts):
-        nothing = (pa.nulls(len(one.texts), pa.string()) for one in texts)
-        pairs = pa.concat_arrays([n if one.pairs is None else one.pairs for one, n in zip(texts, nothing, strict=True)])
+        nulls = (pa.nulls(len(one.texts), pa.string()) for one in texts)
+        pairs = pa.concat_arrays([n if one.pairs is None else one.pairs for one, n in zip(texts, nulls, strict=True)])
         offsets = (np.zeros_like(one.offset) if one.pair_offset is None else one.pair_offset for one in texts)
         pair_offset = np.concatenate(list(offsets))
     lines = (one.line - own.first_line + first for one, own, first in zip(texts, files, firsts, strict=True))
@@ -160,7 +161,7 @@ def _join(texts: Sequence[TextBlock]) -> TextBlock:
         line=np.concatenate(list(lines)),
         sentence=np.concatenate([one.sentence for one in texts]),
         offset=np.concatenate([one.offset for one in texts]),
-        counts={name: np.concatenate([one.counts[name] for one in texts]) for name in texts[0].counts},
+        counts={name: np.concatenate([one.counts.get(name, nothing) for one in texts]) for name in names},
         rejected=[reject for one in texts for reject in one.rejected],
         pairs=pairs,
         pair_offset=pair_offset,

@@ -21,6 +21,11 @@ _PATH = re.compile(
     r"hf://datasets/(?P<repository>[^/@]+/[^/@]+)(@(?P<revision>refs/(convert|pr)/[^/]+|[^/]+))?/(?P<name>.*)",
     re.DOTALL,
 )
+_PAGE = re.compile(
+    r"https?://(www\.)?(huggingface\.co|hf\.co)/datasets/(?P<repository>[^/?#]+/[^/?#]+)"
+    r"(/(tree|blob|resolve|raw)/(?P<revision>refs/(convert|pr)/[^/?#]+|[^/?#]+)(/(?P<name>[^?#]*))?)?/?([?#].*)?"
+)
+_SHORT = {"~parquet": "refs/convert/parquet"}  # as huggingface_hub and DuckDB have it
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 RETRIES = 10  # within a minute or two
 PASSING = (408, 429, 500, 502, 503, 504)  # answers that another try may change
@@ -59,7 +64,21 @@ def _split(path: str) -> _Place:
     found = _PATH.fullmatch(path)
     if found is None:
         raise ValueError(f"is not of the form {FORM}")
-    return _Place(found["repository"], urllib.parse.unquote(found["revision"] or "main"), found["name"])
+    revision = urllib.parse.unquote(found["revision"] or "main")
+    return _Place(found["repository"], _SHORT.get(revision, revision), found["name"])
+
+
+def of_page(address: str) -> str | None:
+    """The path of what a page of the Hub shows of a dataset; None for other addresses.
+
+    >>> of_page("https://huggingface.co/datasets/org/name/blob/main/a.csv")
+    'hf://datasets/org/name@main/a.csv'
+    """
+    found = _PAGE.fullmatch(address.strip())
+    if found is None:
+        return None
+    at = f"@{found['revision']}" if found["revision"] else ""
+    return f"hf://datasets/{found['repository']}{at}/{found['name'] or '*.parquet'}"
 
 
 @contextlib.contextmanager
@@ -81,6 +100,7 @@ def _explanation(error: Any, endpoint: str, repository: str, revision: str) -> t
         return errno.EACCES, f"access is restricted: ask for it at {page}, and give your token in HF_TOKEN"
     if isinstance(error, errors.RepositoryNotFoundError):
         what = f"there is no {page} for this token; check the name, and give a token that may read it in HF_TOKEN"
+        what += f"; the form is {FORM}, with an owner, such as rajpurkar/squad for squad"
         return errno.EACCES, what
     if isinstance(error, errors.RevisionNotFoundError):
         return errno.EINVAL, f"{page} has no branch, tag or commit {revision}"

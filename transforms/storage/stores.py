@@ -116,6 +116,9 @@ def unsupported_reason(path: str) -> str | None:
         return None
     if scheme == "file":
         return "a local path has no scheme: leave off file://"
+    page = hf_store.of_page(path)
+    if page is not None:
+        return f"is a page of the Hub; did you mean {page}?"
     package, install = _PACKAGES.get(scheme, ("", ""))
     if package and not is_installed(package):
         return f"{scheme}:// needs a package that is not installed; run: {install_command(install)}"

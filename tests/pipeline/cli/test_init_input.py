@@ -143,3 +143,28 @@ def test_a_name_of_others_is_no_yaml(workplace, format_, end):
     assert config.input.text_field == column
     assert all(line.split(":")[0] not in ("beam", "prism") for line in done.err.splitlines())
     assert "\x1b" not in done.err
+
+
+QUOTING = {
+    "ordinary quotes": ("a.tsv", 'id\ttext\n1\t"Well," she said.\n2\t"all"\n3\t" open\n', "auto", None),
+    "written by a program": ("a.tsv", 'id\ttext\n1\t"say ""hi"" to me"\n2\t"two\nlines"\n', '"', None),
+    "names in quotes": ("a.tsv", '"id"\t"text"\n1\t"the bank"\n', '"', None),
+    "usual": ("a.csv", 'id,text\n1,"say ""hi"", ok"\n2,"two\nlines"\n', "auto", None),
+    "backslashes": ("a.csv", 'id,text\n1,"say \\"hi\\", ok"\n2,b\n', "auto", "\\"),
+    "quotes as characters": ("a.csv", 'id,text\n1,"Well" she said\n2," open\n3,c\n', None, None),
+    "tabs and backslashes": ("a.tsv", 'id\ttext\n1\t"say \\"hi\\"\tok"\n2\t"two\nlines"\n', '"', "\\"),
+}
+
+
+@pytest.mark.parametrize("case", QUOTING)
+def test_quoting_is_chosen_by_reading_the_file(workplace, case):
+    name, content, quote, escape = QUOTING[case]
+    workplace.write(name, content)
+    printed = init(workplace, name).err
+    config = load.load("new.yaml")
+    assert (config.input.text_field, config.input.quote, config.input.escape) == ("text", quote, escape)
+    assert ("quote: " in printed, "escape: " in printed) == (quote != "auto", escape is not None)
+    encoder = f"encoder.handle={DATA / 'hf_uncased'}"
+    views = 'views={"texts": {"level": "text", "layers": [-1]}}'
+    workplace._call("run", "new.yaml", "--set", encoder, "--set", views, "--output", "out", status=0)
+    assert workplace.rejects() == []

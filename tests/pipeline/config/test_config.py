@@ -103,6 +103,28 @@ views: {t: {level: text, layers: [1], compress: false}}
     views.t.compress: is false; Parquet is always compressed (zstd): remove `compress`
 input: {format: xml}
     input.format: should be 'auto', 'text', 'jsonl', 'parquet', 'csv' or 'tsv'; given: 'xml'
+input: {unit: sentence, language: no}
+    input.language: should be 'am', 'ar', 'bg', 'bn', 'ca', 'da', 'de', 'el', 'en', 'es', 'fi', 'fr', 'gu', 'he', 'hi',
+    'hy', 'it', 'ja', 'kk', 'kn', 'ml', 'mr', 'my', 'nl', 'pa', 'pl', 'pt', 'ru', 'sk', 'ta', 'te', 'uk', 'ur' or 'zh';
+    given: False; YAML reads `off` and `no` so: quote the word, as in language: 'no'; sentencex reads any
+    other language by the rules of English: set language: en for that
+input: {unit: sentence, language: ko}
+    input.language: should be 'am', 'ar', 'bg', 'bn', 'ca', 'da', 'de', 'el', 'en', 'es', 'fi', 'fr', 'gu', 'he', 'hi',
+    'hy', 'it', 'ja', 'kk', 'kn', 'ml', 'mr', 'my', 'nl', 'pa', 'pl', 'pt', 'ru', 'sk', 'ta', 'te', 'uk', 'ur' or 'zh';
+    given: 'ko'; sentencex reads any other language by the rules of English: set language: en for that
+input: {format: jsonl, id_field: on}
+    input.id_field: should be a valid string; given: True; YAML reads `on` and `yes` so: quote the word, as in
+    id_field: 'on'
+input: {format: csv, escape: '"'}
+    input.escape: " is already input.quote or input.delimiter; two quotes for one need no escape
+input: {format: jsonl, text_field: []}
+    input.text_field: should be the name of a field, or a list of names; given: []
+input: {format: jsonl, text_field: [a, a]}
+    input.text_field: should name each field once; given: ['a', 'a']
+input: {format: tsv, quote: "\t"}
+    input.quote: \t is already input.delimiter
+input: {format: csv, quote: none}
+    input.quote: should be one ASCII character, null or auto; given: 'none'
 input: {encoding: utf_16_le}
     input.encoding: utf_16_le is not read: a line end is not one byte in it; convert the files, for example with `iconv
     -f UTF-16-LE -t UTF-8`; given: 'utf_16_le'

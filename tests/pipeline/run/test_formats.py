@@ -178,6 +178,18 @@ def test_one_such_file_among_others_is_skipped(workplace):
     assert workplace.drive(status=3).out.count("looks like") == 3
 
 
+def test_files_of_a_folder_that_are_not_read_are_named(workplace):
+    names = ["a.txt", "._a.txt", ".b.txt", "d.txt.GZ", "e.json", "f.md", "_SUCCESS"]
+    workplace.prepare(dict.fromkeys(names, "the bank\n"), input={"files": "corpus"}, views=TEXTS)
+    expected = (
+        "input.files: corpus: 3 files with other endings not read (d.txt.GZ, e.json, f.md); to read such files, name "
+        "them or a glob\n"
+    )
+    assert expected in workplace.drive().err
+    assert workplace.rows("t")["file"].to_pylist() == ["corpus/a.txt"]
+    assert expected in workplace.plan().err
+
+
 def test_files_may_be_one_folder(workplace):
     workplace.finished(
         {"a.TXT": "one\n", "b[1].txt.gz": gzip.compress(b"two\n"), "README": "not read\n", "more/c.txt": "not read\n"},

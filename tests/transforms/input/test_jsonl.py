@@ -86,15 +86,13 @@ def test_types_stand_in_a_block_without_values(corpus):
         ("null", "is not a JSON object but null"),
         ('"text"', "is not a JSON object but a string"),
         ("{}", "field `text` is missing"),
-        ('{"text": null}', "field `text` is null"),
         ('{"text": 12}', "field `text` is a number, not a string"),
         ('{"text": true}', "field `text` is a boolean, not a string"),
         ('{"text": ["a"]}', "field `text` is an array, not a string"),
         ('{"text": {"a": 1}}', "field `text` is an object, not a string"),
         ('{"text": "a\\ud800b"}', "field `text`: lone surrogate U+D800 at character 1"),
         ('{"text": "a", "text": "b"}', "field `text` occurs twice"),
-        ('{"text": "a", "x": NaN}', "is not valid JSON: NaN is not allowed"),
-        ('{"text": "a", "x": -Infinity}', "is not valid JSON: -Infinity is not allowed"),
+        ('{"text": NaN}', "field `text` is a number, not a string"),
         ('{"text": "a", "x": ' + "[" * 100_000 + "]" * 100_000 + "}", "is nested more than 500 deep"),
         ("[" * 100_000, "is nested more than 500 deep"),
         ('{"text": "tab\there"}', "is not valid JSON: Invalid control character at character 13"),
@@ -175,6 +173,9 @@ def test_many_brackets_in_a_text_take_little_memory(corpus):
         ("1e999", "float64", "field `x` does not fit in float64"),
         ("1" + "0" * 400, "float64", "field `x` does not fit in float64"),
         ('"1"', "float64", "field `x` is a string, not float64"),
+        ("NaN", "float64", "field `x` is NaN, not float64"),
+        ("Infinity", "float64", "field `x` does not fit in float64"),
+        ("NaN", "int64", "field `x` is NaN, not int64"),
         ("0", "bool", "field `x` is a number, not bool"),
         ("{}", "bool", "field `x` is an object, not bool"),
         ('1, "x": 2', "int64", "field `x` occurs twice"),
@@ -185,6 +186,9 @@ def test_kept_fields_of_another_type(corpus, value, type_, reason):
 
 
 def test_an_id_that_is_none(corpus):
+    assert reason_of(corpus, '{"text": "a", "id": 1.2e18}', id_field="id") == (
+        "field `id` is a number above 9,007,199,254,740,992 in float notation, which has lost digits; write it as text"
+    )
     assert reason_of(corpus, '{"text": "a", "id": 1.5}', id_field="id") == "field `id` is a number, not a string"
 
 
@@ -194,12 +198,36 @@ def test_an_id_that_is_none(corpus):
         ('{"x": 1, "x": 2, "text": "a", "y": {"text": 1, "text": 2}}', "a"),
         ('{"text": "a\\u0000b"}', "a\0b"),
         (json.dumps({"text": '["{' * 1000}), '["{' * 1000),
+        ('{"text": "a", "x": NaN, "y": [-Infinity, {"z": Infinity}]}', "a"),
+        ('{"x": "\\ud83d", "text": "a"}', "a"),
     ],
-    ids=["duplicate unused keys", "NUL", "brackets in a string"],
+    ids=["duplicate unused keys", "NUL", "brackets in a string", "constants", "surrogate in an unused field"],
 )
 def test_lines_that_are_accepted(corpus, line, text):
     (block,) = read_file(corpus(line), format="jsonl")
     assert texts_of([block]) == [(0, text)]
+
+
+def test_null_texts_are_blank(corpus):
+    (block,) = read_file(corpus('{"text": null, "n": 1}\n{"text": "a", "n": null}\n'), format="jsonl")
+    assert texts_of([block]) == [(1, "a")]
+    assert (block.counts[metrics.BLANK], block.counts[metrics.REJECTED]) == (1, 0)
+
+
+def test_half_a_surrogate_pair_is_replaced_where_invalid_bytes_are(corpus):
+    line = '{"text": "so good \\ud83d", "id": "\\udc00\\ud800", "b": "\\ud83d\\ude00", "l": "x\\udfff"}'
+    how = {"pair_field": "b", "id_field": "id", "keep_fields": {"l": "string"}, "invalid_bytes": "replace"}
+    (block,) = read_file(corpus(line), format="jsonl", **how)
+    assert block.texts.to_pylist() == ["so good \ufffd"]
+    assert block.pairs.to_pylist() == ["\U0001f600"]
+    assert block.fields["id"].to_pylist() == ["\ufffd\ufffd"]
+    assert block.fields["l"].to_pylist() == ["x\ufffd"]
+
+
+def test_byte_order_marks_of_files_that_were_joined(corpus):
+    path = corpus('\ufeff\ufeff{"text": "a"}\n\ufeff{"text": "\ufeffb"}\n')
+    (block,) = read_file(path, format="jsonl")
+    assert texts_of([block]) == [(0, "a"), (1, "\ufeffb")]
 
 
 def test_pairs_of_two_fields(corpus):
@@ -248,3 +276,34 @@ def test_long_fields_end_a_block(corpus):
     blocks = read_file(corpus(record * 100), BlockLimits(1_000, 1 << 30, 1 << 30, 128), format="jsonl")
     assert max(block.num_bytes for block in blocks) <= 16_000 + len(record)
     assert len(blocks) > 8
+
+
+def test_fields_of_inner_objects(corpus):
+    lines = ['{"meta": {"text": "a", "id": 1, "more": {"n": 7}}}', '{"meta": null}', '{"meta": {"text": null}}']
+    lines += [
+        '{"meta.text": "b", "meta": {"text": "c"}}',
+        '{"meta": {"more.x": 1}}',
+        '{"meta": "text"}',
+        '{"meta": {}}',
+    ]
+    how = {"text_field": "meta.text", "id_field": "meta.id", "keep_fields": {"meta.more.n": "int64"}}
+    (block,) = read_file(corpus("\n".join(lines)), format="jsonl", **how)
+    assert (block.texts.to_pylist(), block.fields["id"].to_pylist()) == (["a", "b"], ["1", None])
+    assert block.fields["meta.more.n"].to_pylist() == [7, None]
+    assert block.counts[metrics.BLANK] == 2
+    assert reasons(block) == dict.fromkeys((4, 5, 6), "field `meta.text` is missing")
+    twice = '{"meta": {"text": "a"}, "meta": {"text": "b"}}'
+    assert reason_of(corpus, '{"text": {"a": "b"}, "meta": 1}') == "field `text` is an object, not a string"
+    (block,) = read_file(corpus(twice), format="jsonl", text_field="meta.text")
+    assert reasons(block) == {0: "field `meta.text` occurs twice"}
+
+
+def test_texts_of_several_fields(corpus):
+    rows = [{"title": "A", "body": "b", "b2": "c"}, {"title": None, "body": "d"}, {"title": " ", "body": "e"}, {"x": 1}]
+    rows += [{"title": "f"}, {"title": "", "body": None}, {"title": "g", "body": 1}]
+    path = corpus("\n".join(map(json.dumps, rows)))
+    (block,) = read_file(path, format="jsonl", text_field=["title", "body"], pair_field="b2", id_field="x")
+    assert texts_of([block]) == [(0, "A\n\nb"), (1, "d"), (2, "e"), (4, "f")]
+    assert block.pairs.to_pylist() == ["c", None, None, None]
+    assert reasons(block) == {3: "field `title` is missing", 6: "field `body` is a number, not a string"}
+    assert block.counts[metrics.BLANK] == 1

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import datetime
 import os
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -49,9 +51,7 @@ def test_rows_with_their_numbers(write):
     path = write({"text": ["one", None, "", " ", "five"]})
     (block,) = read(path)
     assert texts_of([block]) == [(0, "one"), (4, "five")]
-    assert (block.counts[metrics.RECORDS], block.counts[metrics.BLANK], block.counts[metrics.REJECTED]) == (5, 2, 1)
-    (reject,) = block.rejected
-    assert (reject.line, reject.byte_offset, reject.reason, reject.raw) == (1, -1, "field `text` is null", b"")
+    assert (block.counts[metrics.RECORDS], block.counts[metrics.BLANK], block.counts[metrics.REJECTED]) == (5, 3, 0)
     assert texts_of(read(path, blank="keep")) == [(0, "one"), (2, ""), (3, " "), (4, "five")]
 
 
@@ -143,7 +143,12 @@ def test_both_texts_of_pairs_fill_a_block(write, first, second):
         ({"text": [1]}, {}, "column `text` is int64, not string"),
         ({"text": [["a"]]}, {}, "column `text` is list<element: string>, not string"),
         ({"text": ["a"]}, {"pair_field": "b"}, "has no column `b`; it has: text"),
-        ({"text": ["a"], "id": [1.5]}, {"id_field": "id"}, "column `id` is double, not string or integer"),
+        (
+            {"text": ["a"], "id": [True]},
+            {"id_field": "id"},
+            "column `id` is bool, not string, number, date, time or decimal",
+        ),
+        ({"text": [datetime.date(2020, 1, 2)]}, {}, "column `text` is date32[day], not string"),
         ({"text": ["a"], "x": ["1"]}, {"keep_fields": {"x": "int64"}}, "column `x` is string, not int64"),
         ({"text": ["a"], "x": [1.5]}, {"keep_fields": {"x": "int64"}}, "column `x` is double, not int64"),
         ({"text": ["a"], "x": [1]}, {"keep_fields": {"x": "bool"}}, "column `x` is int64, not bool"),
@@ -152,6 +157,46 @@ def test_both_texts_of_pairs_fill_a_block(write, first, second):
 )
 def test_files_without_the_columns_are_left_out(write, columns, record_format, reason):
     assert left_out(read(write(columns), **record_format)) == reason
+
+
+TIME = datetime.datetime(2020, 1, 2, 3, 4, 5)
+
+
+@pytest.mark.parametrize(
+    ("value", "type_", "expected"),
+    [
+        (1.0, pa.float64(), "1"),
+        (-3.0, pa.float32(), "-3"),
+        (TIME.date(), pa.date32(), "2020-01-02"),
+        (TIME.date(), pa.date64(), "2020-01-02"),
+        (TIME, pa.timestamp("s"), "2020-01-02 03:04:05"),
+        (TIME, pa.timestamp("ns", "UTC"), "2020-01-02 03:04:05Z"),
+        (TIME.replace(microsecond=10), pa.timestamp("us"), "2020-01-02 03:04:05.000010"),
+        (TIME.time(), pa.time32("s"), "03:04:05"),
+        (Decimal("12.50"), pa.decimal128(9, 2), "12.50"),
+        (7, pa.decimal256(40, 0), "7"),
+        ("k", pa.dictionary(pa.int8(), pa.string()), "k"),
+    ],
+)
+def test_ids_of_other_types(write, value, type_, expected):
+    path = write(pa.table({"text": ["a", "b"], "id": pa.array([value, None], type_)}))
+    (block,) = read(path, id_field="id")
+    assert block.fields["id"].to_pylist() == [expected, None]
+    if not pa.types.is_floating(type_):
+        (block,) = read(path, keep_fields={"id": "string"})
+        assert block.fields["id"].to_pylist() == [expected, None]
+
+
+def test_floats_that_are_no_ids(write):
+    values = [1.5, float("nan"), float("inf"), 2.0**53, 2.0**53 + 2]
+    (block,) = read(write({"text": list("abcde"), "id": values}), id_field="id")
+    assert block.fields["id"].to_pylist() == ["9007199254740992"]
+    assert [(reject.line, reject.reason) for reject in block.rejected] == [
+        (0, "field `id` is a number with a fraction, not an integer"),
+        (1, "field `id` is NaN, not an integer"),
+        (2, "field `id` is a number above 9,007,199,254,740,992 in float notation, not an integer"),
+        (4, "field `id` is a number above 9,007,199,254,740,992 in float notation, not an integer"),
+    ]
 
 
 def test_a_column_that_is_there_twice(write):
@@ -262,3 +307,25 @@ def test_long_values_in_many_rows_take_bounded_memory(write, is_dictionary, monk
         assert pa.total_allocated_bytes() - allocated < 50_000_000
     assert rows == 1024
     assert ParquetInput().read(block, form)["text"].to_pylist()[-2:] == [text.encode(), b"the end"]
+
+
+def test_fields_of_structs(write):
+    rows = [{"meta": {"text": "a", "id": 1.0, "more": {"n": 7}}}, {"meta": None}, {"meta": {"text": None}}]
+    path = write(pa.Table.from_pylist(rows))
+    how = {"text_field": "meta.text", "id_field": "meta.id", "keep_fields": {"meta.more.n": "int64"}}
+    (block,) = read(path, **how)
+    assert (block.texts.to_pylist(), block.fields["id"].to_pylist()) == (["a"], ["1"])
+    assert block.fields["meta.more.n"].to_pylist() == [7]
+    assert block.counts[metrics.BLANK] == 2
+    assert left_out(read(path, text_field="meta.body")) == "has no column `meta.body`; it has: meta"
+    (block,) = read(write({"meta.text": ["a"], "meta": [{"text": "b"}]}), text_field="meta.text")
+    assert block.texts.to_pylist() == ["a"]
+
+
+def test_texts_of_several_columns(write):
+    path = write({"title": ["A", None, "x" * 90], "body": ["b", "c", "y" * 20], "n": [1, 2, 3]})
+    how = {"text_field": ["title", "body"], "keep_fields": {"n": "int64"}, "max_record_bytes": 100}
+    (block,) = read(path, **how)
+    assert (texts_of([block]), block.fields["n"].to_pylist()) == ([(0, "A\n\nb"), (1, "c")], [1, 2])
+    assert [reject.line for reject in block.rejected] == [2]
+    assert left_out(read(path, text_field=["title", "text"])) == "has no column `text`; it has: title, body, n"

@@ -133,6 +133,7 @@ def test_what_is_not_there_or_not_allowed(hub, commit, monkeypatch):
     hub.dataset("org/secret").commit(FILES)
     page = f"{hub.url}/datasets/org"
     missing = "there is no {} for this token; check the name, and give a token that may read it in HF_TOKEN"
+    missing += "; the form is hf://datasets/org/name@revision/path, with an owner, such as rajpurkar/squad for squad"
     for path, reason in {
         "org/none/a": missing.format(f"{page}/none"),
         "org/secret/a": missing.format(f"{page}/secret"),
@@ -158,6 +159,27 @@ def test_other_paths_are_refused(path):
     assert storage.unsupported_reason(path) == "is not of the form hf://datasets/org/name@revision/path"
     with pytest.raises(OSError, match="is not of the form hf://datasets/org/name@revision/path"):
         storage.pin(path)
+
+
+def test_the_branch_of_converted_files(hub):
+    converted = hub.dataset("org/data").commit(FILES, "refs/convert/parquet")
+    assert storage.pin("hf://datasets/org/data@~parquet/data/*") == f"hf://datasets/org/data@{converted}/data/*"
+
+
+@pytest.mark.parametrize(
+    ("page", "path"),
+    [
+        ("https://huggingface.co/datasets/org/name/resolve/main/data/a.csv", "org/name@main/data/a.csv"),
+        (
+            "https://hf.co/datasets/org/name/blob/refs/convert/parquet/a/0.parquet?download=true",
+            "org/name@refs/convert/parquet/a/0.parquet",
+        ),
+        ("https://huggingface.co/datasets/org/name/", "org/name/*.parquet"),
+        ("http://www.huggingface.co/datasets/org/name/tree/v1", "org/name@v1/*.parquet"),
+    ],
+)
+def test_pages_of_the_hub_are_named_as_paths(page, path):
+    assert storage.unsupported_reason(page) == f"is a page of the Hub; did you mean hf://datasets/{path}?"
 
 
 def test_a_name_that_no_dataset_has(hub):
