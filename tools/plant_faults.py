@@ -41,7 +41,7 @@ number-with-underscore transforms/input/delimited.py test_import_rules.py::test_
 reject-without-spaces transforms/input/delimited.py pipeline/run/test_delimited.py::test_bad_rows_are_rejected_with_line_and_reason
     row.raw.rstrip( ==> row.raw.rstrip().rstrip(
 inexact-integer transforms/input/jsonl.py transforms/input/test_jsonl.py::test_kept_fields_of_another_type
-    abs(value) <= _EXACT and value.is_integer() ==> value.is_integer()
+    abs(value) <= EXACT and value.is_integer() ==> value.is_integer()
 edit-moves-more transforms/input/cuts.py transforms/input/test_cuts.py::test_a_block_has_as_many_tokens_as_an_edit_may_cost
     min(most_tokens, limits.edit_tokens) ==> most_tokens
 blank-first-of-pair transforms/read/block.py transforms/input/test_jsonl.py::test_pairs_of_two_fields

@@ -1,7 +1,7 @@
 """Text files: bytes cut into blocks at the ends of records, and the lines, paragraphs or file in a block decoded.
 
 A line ends with `\\n`, with or without one `\\r` before it. Anything else (a lone `\\r`, U+2028, form feed) is text, in
-any encoding with the line end of ASCII.
+any encoding with the line end of ASCII. A file whose lines end with a lone `\\r` throughout is refused.
 
 Paragraphs are runs of lines between blank ones, so that hard-wrapped text keeps its sentences whole. A paragraph begins
 at a nonblank line after a blank one or at the file's start, and belongs to the slice in which its first byte lies. Its

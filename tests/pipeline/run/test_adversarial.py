@@ -14,7 +14,7 @@ def test_every_line_of_adversarial_corpus_is_in_one_place(workplace):
     workplace.drive(status=3, arithmetic=True)
     assert snapshot(workplace.folder, without=output) == before
     figures = check_output(corpus, output)
-    assert (figures.files, len(figures.skipped)) == (334, 25)
+    assert (figures.files, len(figures.skipped)) == (334, 27)
     assert figures.embedded > 3_000
     assert figures.blank > 1_000
     assert list(figures.rejected) == [
