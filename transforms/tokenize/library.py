@@ -144,15 +144,18 @@ def _with_marks(start: Int64Array, end: Int64Array, kind: Any) -> tuple[Int64Arr
     place of the first character only.
     """
     size = len(kind)
-    is_inside = (kind == _LETTER) | (kind == _MARK)
-    outside = np.flatnonzero(~is_inside)
-    run_end = np.append(outside, size)[np.searchsorted(outside, end)]
-    starts = np.append(np.maximum.accumulate(start), size)
-    end = np.where(end > start, np.maximum(end, np.minimum(run_end, starts[np.searchsorted(starts, end)])), end)
-    run_begin = np.append(-1, outside)[np.searchsorted(outside, start)] + 1
-    before = np.maximum.accumulate(np.append(0, end))[:-1]
-    begins_inside = np.append(is_inside, False)[start]
-    return np.where(begins_inside & (end > start), np.minimum(start, np.maximum(run_begin, before)), start), end
+    covers = np.zeros(size + 1, np.int64)
+    np.add.at(covers, start, 1)
+    np.add.at(covers, end, -1)
+    is_covered = np.cumsum(covers) > 0
+    is_inside = np.append((kind == _LETTER) | (kind == _MARK), False)
+    taken = np.flatnonzero(is_covered | ~is_inside)
+    more_end = taken[np.searchsorted(taken, end)]
+    more_start = np.append(-1, taken)[np.searchsorted(taken, start)] + 1
+    # What is between two pieces belongs to the first one.
+    is_first = ~is_covered[more_start - 1] | (more_start == 0)
+    is_full = end > start
+    return np.where(is_full & is_inside[start] & is_first, more_start, start), np.where(is_full, more_end, end)
 
 
 def _words(word_char: Int64Array, end: Int64Array, kind: Any, source: UInt32Array) -> tuple[Int64Array, Any, Any]:

@@ -54,6 +54,13 @@ def test_places_are_code_points():
     assert [form for _, form in words_of(pieces)] == words
 
 
+def test_places_have_the_marks_of_their_letters():
+    text = "\u1100\u1161\u11a8 \u110b\u1173\u11ab\u1112\u1162\u11bc"  # two words of Hangul, in parts
+    pieces = cut(unigram(), text)
+    assert [pieces.start.tolist(), pieces.end.tolist()] == [[0, 0, 3, 4], [1, 3, 4, 10]]
+    assert words_of(pieces) == [(0, "\uac01"), (0, "\uac01"), (1, "\uc740\ud589"), (1, "\uc740\ud589")]
+
+
 @pytest.mark.parametrize("name", sorted(TOKENIZERS))
 @settings(max_examples=60, deadline=None)
 @given(text=st.text(st.sampled_from(HARD), max_size=30))
