@@ -265,6 +265,7 @@ def _open_encoder(settings: EncoderConfig) -> tuple[EncoderSource, EncoderConfig
         )
     except EncoderError as error:
         raise UsageError(f"encoder.{'adapter' if isinstance(error, AdapterError) else 'handle'}: {error}") from error
+    encoder = dataclasses.replace(encoder, special_in_text=settings.special_in_text)
     encoder = encoder.with_marker(settings.prompt or "")
     if encoder.engine == "savedmodel":
         for setting, only in (("compute_dtype", "float32"), ("xla", False)):
@@ -492,6 +493,7 @@ def _identify(config: Config, job: EmbedJob) -> dict[str, Any]:
             "engine": job.encoder.engine,  # engines differ by rounding only, but the manifest names one
             "do_lower_case": job.encoder.do_lower_case,
             **{name: settings["encoder"][name] for name in in_encoder},
+            **({"special_in_text": chosen} if (chosen := config.encoder.special_in_text) else {}),
             **({"calibration": _calibration_hash(config.encoder)} if config.encoder.compute_dtype == "int8" else {}),
         },
         "views": settings["views"],

@@ -19,6 +19,8 @@ Kind = Literal["huggingface", "google", "savedmodel"]
 Engine = Literal["native", "savedmodel"]
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+# Those that WordPiece finds in texts if `special_in_text` says so.
+IN_TEXT = (*SPECIAL_TOKENS, "[MASK]")
 
 _SMALL_VOCABULARY = 0.9
 # How an entry is written that may begin a prompt as a token of its own: [unused1], or "[D] ", whose space is its own.
@@ -124,7 +126,7 @@ class EncoderSource:
     `do_lower_case`. `weights_sha256`: of their values or, if the format has no names for them, of the files.
     `fingerprint`: SHA-256 of weights, vocabulary and configuration. `cut_to`: the tokens of one text that its files
     name, if they do. `marker`: the entry whose id is the last before a text, if a prompt gives one. `adapter`: added to
-    the weights when they are loaded, and part of `fingerprint`.
+    the weights when they are loaded, and part of `fingerprint`. `special_in_text`: the setting of that name.
     """
 
     handle: str
@@ -153,6 +155,7 @@ class EncoderSource:
     cut_to: int | None = None
     marker: str = ""
     adapter: Adapter | None = None
+    special_in_text: Literal["text", "token"] | None = None
 
     @property
     def max_seq_length(self) -> int | None:
