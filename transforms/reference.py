@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -46,15 +47,24 @@ class ReferenceWordPiece:
         do_lower_case: bool,
         max_chars_per_word: int = MAX_INPUT_CHARS_PER_WORD,
         special: tuple[list[int], list[int], list[int]] | None = None,
+        in_text: Sequence[str] = (),
     ) -> None:
         self.ids = {entry: index for index, entry in enumerate(vocab)}
         self.do_lower_case = do_lower_case
         self.max_chars_per_word = max_chars_per_word
         self.special = special  # before, between and after the texts; None: [CLS], [SEP], [SEP]
+        self.in_text = [token for token in in_text if token in self.ids]  # are tokens where a text has them
 
     def tokenize(self, text: str) -> list[int]:
         """The ids of a text."""
-        return [self.ids[piece] for word in self.words(text) for piece in self.pieces(word)]
+        pattern = "|".join(map(re.escape, self.in_text))
+        ids: list[int] = []
+        for part in re.split(f"({pattern})", text) if pattern else [text]:
+            if part in self.in_text:
+                ids.append(self.ids[part])
+            else:
+                ids += [self.ids[piece] for word in self.words(part) for piece in self.pieces(word)]
+        return ids
 
     def sequence(self, first: str, second: str, max_seq_length: int) -> tuple[list[int], list[int]]:
         """(ids, segment ids) of [CLS] first [SEP] second [SEP], without an empty second text."""

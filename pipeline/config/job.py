@@ -274,7 +274,7 @@ def resolve_embedding(
 
 def _open_encoder(settings: EncoderConfig) -> EncoderSource:
     try:
-        return open_encoder(
+        encoder = open_encoder(
             settings.handle,
             do_lower_case=settings.do_lower_case,
             engine=settings.engine,
@@ -282,6 +282,7 @@ def _open_encoder(settings: EncoderConfig) -> EncoderSource:
         )
     except EncoderError as error:
         raise UsageError(f"encoder.{'adapter' if isinstance(error, AdapterError) else 'handle'}: {error}") from error
+    return dataclasses.replace(encoder, special_in_text=settings.special_in_text)
 
 
 def _fit_encoder(encoder: EncoderSource, settings: EncoderConfig) -> tuple[EncoderSource, EncoderConfig]:
@@ -524,6 +525,7 @@ def _identify(config: Config, job: EmbedJob) -> dict[str, Any]:
             "do_lower_case": job.encoder.do_lower_case,
             **words,
             **{name: settings["encoder"][name] for name in in_encoder},
+            **({"special_in_text": chosen} if (chosen := config.encoder.special_in_text) else {}),
             **({"calibration": _calibration_hash(config.encoder)} if config.encoder.compute_dtype == "int8" else {}),
         },
         "views": settings["views"],

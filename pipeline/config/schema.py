@@ -110,6 +110,11 @@ class EncoderConfig(Settings):
     )
     window_overlap: int = setting(64, "tokens that two neighbouring windows share", ge=0)
     do_lower_case: bool | None = setting(None, "null: as the encoder's own files say")
+    special_in_text: Literal["text", "token"] | None = setting(
+        None,
+        "a special token that is written in a text, such as [SEP]: text cuts it as any other text, token takes the "
+        "token; null: text for WordPiece of TensorFlow Text, token for the library tokenizers",
+    )
     compute_dtype: Literal["float32", "bfloat16", "int8"] = setting(
         "float32", "number type of the matrix products; int8 is for search and clustering, on processors with VNNI"
     )

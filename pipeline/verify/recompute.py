@@ -30,6 +30,7 @@ from layerbeam.transforms.encoders import (
 from layerbeam.transforms.encoders.calibrate import calibrate
 from layerbeam.transforms.encoders.int8 import InputCodes
 from layerbeam.transforms.encoders.network import ComputeDtype
+from layerbeam.transforms.encoders.source import IN_TEXT
 from layerbeam.transforms.hardware import Hardware, cores, load_tensorflow
 from layerbeam.transforms.reference import (
     Array,
@@ -256,13 +257,16 @@ def _place(block: TextBlock, text: int) -> tuple[str, int]:
 def _reference_tokenizer(encoder: EncoderSource) -> ReferenceWordPiece | ReferenceLibraryTokenizer:
     vocabulary = load_vocabulary(encoder)
     if vocabulary.library == "tokenizers":
-        return ReferenceLibraryTokenizer(load_library_tokenizer(encoder.handle, vocabulary.file))
+        return ReferenceLibraryTokenizer(
+            load_library_tokenizer(encoder.handle, vocabulary.file, encoder.special_in_text)
+        )
     special = encoder.special
     return ReferenceWordPiece(
         vocabulary.entries,
         encoder.do_lower_case,
         vocabulary.max_chars_per_word,
         special=(list(special.before), list(special.between or ()), list(special.behind)),
+        in_text=IN_TEXT if encoder.special_in_text == "token" else (),
     )
 
 

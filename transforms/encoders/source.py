@@ -19,6 +19,8 @@ Kind = Literal["huggingface", "google", "savedmodel"]
 Engine = Literal["native", "savedmodel"]
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+# Those that WordPiece finds in texts if `special_in_text` says so.
+IN_TEXT = (*SPECIAL_TOKENS, "[MASK]")
 
 _SMALL_VOCABULARY = 0.9
 # How an entry is written that may begin a prompt as a token of its own: [unused1], or "[D] ", whose space is its own.
@@ -130,6 +132,7 @@ class EncoderSource:
     `fingerprint`: SHA-256 of weights, vocabulary and configuration. `cut_to`: the tokens of one text that its files
     name, if they do. `marker`: the entry whose id is the last before a text, if a prompt gives one. `adapter`: added to
     the weights when they are loaded, and part of `fingerprint`. `normalizer`, `cuts_left`: as in `Vocabulary`.
+    `special_in_text`: the setting of that name.
     """
 
     handle: str
@@ -160,6 +163,7 @@ class EncoderSource:
     normalizer: str = ""
     cuts_left: bool = False
     adapter: Adapter | None = None
+    special_in_text: Literal["text", "token"] | None = None
 
     @property
     def commit(self) -> str | None:

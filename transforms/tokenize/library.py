@@ -43,7 +43,7 @@ class LibraryTokenizer:
 
     @panics_as_errors()
     def tokenize(self, texts: pa.StringArray) -> Pieces:
-        """The pieces of `texts`: string [T] without nulls. A special token written in a text is that token."""
+        """The pieces of `texts`: string [T] without nulls. Special tokens in texts are as the tokenizer has them."""
         strings = texts.to_pylist()
         encodings = self._tokenizer.encode_batch(strings, add_special_tokens=False)
         row_splits = row_splits_of(np.array([len(encoding) for encoding in encodings], np.int64))

@@ -25,8 +25,15 @@ def load_text_tokenizer(encoder: EncoderSource) -> TextTokenizer:
     """The tokenizer of an encoder: TF Text's WordPiece, or that of the library tokenizers."""
     vocabulary = load_vocabulary(encoder)
     if vocabulary.library == "tokenizers":
-        return LibraryTokenizer(load_library_tokenizer(encoder.handle, vocabulary.file), encoder.special)
-    return WordPiece(vocabulary.entries, encoder.do_lower_case, vocabulary.max_chars_per_word, encoder.special)
+        tokenizer = load_library_tokenizer(encoder.handle, vocabulary.file, encoder.special_in_text)
+        return LibraryTokenizer(tokenizer, encoder.special)
+    return WordPiece(
+        vocabulary.entries,
+        encoder.do_lower_case,
+        vocabulary.max_chars_per_word,
+        encoder.special,
+        finds_special=encoder.special_in_text == "token",
+    )
 
 
 class Tokenizer:

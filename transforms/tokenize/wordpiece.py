@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from layerbeam.transforms.blocks import Int32Array, Int64Array, row_splits_of, token_positions
-from layerbeam.transforms.encoders.source import MAX_CHARS_PER_WORD, SPECIAL_TOKENS, SpecialTokens
+from layerbeam.transforms.encoders.source import IN_TEXT, MAX_CHARS_PER_WORD, SPECIAL_TOKENS, SpecialTokens
 from layerbeam.transforms.hardware import import_tensorflow_text, tf
 from layerbeam.transforms.tokenize.comparison import in_nfc
 from layerbeam.transforms.tokenize.pieces import Pieces, UInt32Array, code_points, is_punctuation, join_texts
@@ -30,6 +30,7 @@ from layerbeam.transforms.tokenize.pieces import Pieces, UInt32Array, code_point
 UInt8Array = npt.NDArray[np.uint8]
 
 _CODE_POINTS = 0x110000
+_PLACEHOLDER = 0xFDD0  # no character: no normalization changes it
 # Unicode, UAX #15, table "Maximum Expansion Factor": NFD makes at most 4 code points of one (U+1F82).
 _MAX_EXPANSION = 4
 # Kinds of character in normalized text. `_ALONE` is a word by itself: punctuation, CJK.
@@ -157,6 +158,7 @@ class WordPiece:
         do_lower_case: Lower-case the text and strip accents, as an uncased model needs.
         max_chars_per_word: A longer word is one [UNK].
         special: The ids around a text; by default those of [CLS], [SEP] and [PAD].
+        finds_special: Take [SEP], [MASK] and the like in a text as these tokens, if the vocabulary has them.
 
     Raises:
         ValueError: An entry of [PAD], [UNK], [CLS], [SEP] is missing, or TF Text refuses the vocabulary.
@@ -173,6 +175,8 @@ class WordPiece:
         do_lower_case: bool,
         max_chars_per_word: int = MAX_CHARS_PER_WORD,
         special: SpecialTokens | None = None,
+        *,
+        finds_special: bool = False,
     ) -> None:
         self.vocab = tuple(vocab)
         self.do_lower_case = do_lower_case
@@ -186,6 +190,7 @@ class WordPiece:
                 "the encoder, one entry per line without the line end"
             )
         self.special = special or SpecialTokens.of_bert(ids)
+        self._in_text = {token: ids[token] for token in IN_TEXT if token in ids} if finds_special else {}
         self._normalizer = _normalizer(do_lower_case)
         # TF Text refuses equal entries. No word matches the placeholder: punctuation is always a word by itself.
         usable = tuple(e if e and ids[e] == i else f"[no entry {i}]" for i, e in enumerate(self.vocab))
@@ -198,8 +203,16 @@ class WordPiece:
         `text[start:end]`, normalized, is the token without `##`. Exceptions: [UNK] spans its whole word, pieces of one
         character share its span, and a final sigma depends on its context.
         """
-        source, text_start = join_texts(texts.to_pylist())
+        strings = texts.to_pylist()
+        source, text_start = join_texts(strings)
+        found = self._find_special(strings)
+        special = np.array([match.start() for match in found], np.int64)
+        if found:  # each becomes one character, and others that are removed
+            source = source.copy()
+            source[[place for match in found for place in range(*match.span())]] = 0
+            source[special] = _PLACEHOLDER
         chars, kind, origin, marks_end = self._normalizer(source)
+        kind[np.isin(origin, special)] = _ALONE
         is_space = kind == _SPACE
         breaks = is_space | (kind == _ALONE)
         is_first = breaks.copy()
@@ -214,6 +227,11 @@ class WordPiece:
         # Minimum and maximum, because NFD may have reordered characters.
         start = np.minimum.reduceat(origin, piece_start)
         end = marks_end[np.maximum.reduceat(origin, piece_start)]
+        for match, piece in zip(found, np.flatnonzero(np.isin(start, special)), strict=True):
+            ids[piece], end[piece] = self._in_text[match[0]], match.end()
+            form[piece] = len(forms) + list(self._in_text).index(match[0])
+        if found:
+            forms = pa.concat_arrays([forms, pa.array(self._in_text, pa.string())])
         return Pieces(
             row_splits=row_splits_of(np.bincount(row, minlength=len(texts))),
             ids=ids,
@@ -224,6 +242,11 @@ class WordPiece:
             form=form,
             forms=forms,
         )
+
+    def _find_special(self, strings: list[str]) -> list[re.Match[str]]:
+        """The special tokens in the texts, which are joined by line ends."""
+        pattern = "|".join(map(re.escape, self._in_text))
+        return list(re.finditer(pattern, "\n".join(strings))) if pattern else []
 
     def _cut_words(
         self, chars: UInt32Array, word_start: Int64Array

@@ -288,7 +288,7 @@ def test_a_marker_is_a_token(make, model, settings, added):
         (
             {"prompts": {"document": "<doc> text"}},
             {"7": {"content": "<doc>"}},
-            'begins with the token "<doc>", which layerbeam cuts into several, and sentence-transformers takes for one',
+            'tokenizer_config.json: the token "<doc>" is not in vocab.txt',
         ),
         ({"document_prefix": "[D] "}, {"7": {"content": "[D]"}}, '"[D]", which layerbeam cuts into several'),
     ],

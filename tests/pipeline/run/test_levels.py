@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from architectures import write_encoder
 from corpora import random_lines
 from float_bounds import OF_TWO
 from weights import vectors
@@ -308,3 +309,48 @@ def data_bytes(path: Path) -> bytes:
     """A Parquet file without its footer, which contains the run's fingerprint."""
     content = path.read_bytes()
     return content[: -8 - int.from_bytes(content[-8:-4], "little")]
+
+
+def tokens_of_lines(workplace) -> list[list[str]]:
+    rows = workplace.rows("t").to_pylist()
+    return [[row["token"] for row in rows if row["line"] == line] for line in sorted({row["line"] for row in rows})]
+
+
+@pytest.mark.parametrize("setting", [None, "text", "token"])
+def test_special_tokens_in_texts_of_wordpiece(workplace, setting):
+    corpus = "the river [SEP] bank\nThe[MASK][UNK]. [sep]\n[CLS]\u0301 a\ufdd0[PAD\n" + "[SEP]" * 3 + "\n"
+    views = {"t": {"level": "token", "layers": [-1]}, "w": {"level": "word", "layers": [-1]}}
+    workplace.finished(corpus, views=views, encoder={"special_in_text": setting} if setting else {})
+    first, second, third, last = tokens_of_lines(workplace)
+    if setting == "token":
+        assert first == ["[CLS]", "the", "river", "[SEP]", "bank", "[SEP]"]
+        assert second[:5] == ["[CLS]", "the", "[MASK]", "[UNK]", "."]
+        assert second.count("[SEP]") == 1
+        assert third[:2] == ["[CLS]", "[CLS]"]
+        assert third.count("[PAD]") == 0
+        assert last == ["[CLS]", "[SEP]", "[SEP]", "[SEP]", "[SEP]"]
+        rows = workplace.rows("w").to_pylist()
+        assert [(row["word"], row["start"], row["end"]) for row in rows if row["line"] == 0] == [
+            ("the", 0, 3),
+            ("river", 4, 9),
+            ("[SEP]", 10, 15),
+            ("bank", 16, 20),
+        ]
+    else:
+        assert first.count("[SEP]") == last.count("[SEP]") == 1
+        assert "[MASK]" not in second
+    assert verified(workplace)["result"] == "pass"
+    recorded = workplace.manifest()["identity"]["encoder"]
+    assert recorded.get("special_in_text", "not set") == (setting or "not set")
+
+
+@pytest.mark.parametrize("setting", [None, "text", "token"])
+@pytest.mark.parametrize(("name", "special"), [("roberta", "</s>"), ("albert", "[SEP]"), ("deberta", "[SEP]")])
+def test_special_tokens_in_texts_of_the_library(workplace, name, special, setting):
+    write_encoder(workplace.folder / "m", name)
+    encoder = {"handle": "m"} | ({"special_in_text": setting} if setting else {})
+    workplace.prepare(f"a {special} b\n", encoder=encoder, views={"t": {"level": "token", "layers": [-1]}})
+    workplace.drive()
+    (tokens,) = tokens_of_lines(workplace)
+    assert tokens[1:-1].count(special) == (0 if setting == "text" else 1)
+    assert verified(workplace)["result"] == "pass"

@@ -57,7 +57,7 @@ def test_places_are_code_points():
 def test_places_have_the_marks_of_their_letters():
     text = "\u1100\u1161\u11a8 \u110b\u1173\u11ab\u1112\u1162\u11bc"  # two words of Hangul, in parts
     pieces = cut(unigram(), text)
-    assert [pieces.start.tolist(), pieces.end.tolist()] == [[0, 0, 3, 4], [1, 3, 4, 10]]
+    assert [pieces.start.tolist(), pieces.end.tolist()] == [[0, 0, 3, 4], [3, 3, 4, 10]]
     assert words_of(pieces) == [(0, "\uac01"), (0, "\uac01"), (1, "\uc740\ud589"), (1, "\uc740\ud589")]
 
 

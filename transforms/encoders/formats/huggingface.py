@@ -30,6 +30,7 @@ from layerbeam.transforms.encoders.formats.tokenizer_json import (
 )
 from layerbeam.transforms.encoders.formats.weights import LazyWeights, Tensor, find_weights
 from layerbeam.transforms.encoders.source import (
+    IN_TEXT,
     EncoderSource,
     LocalFolder,
     Vocabulary,
@@ -166,7 +167,9 @@ def _check_added(handle: str, folder: Path, config: ConfigFile | None, vocabular
             why = f"is the {field}, and layerbeam puts {_OF_FIELDS[field]}"
         elif ids is None and not is_known:
             why = f"is not in {name}"
-        elif ids and given is not None and given not in ids:
+        elif (
+            ids and given not in (None, *ids) and (token in IN_TEXT or not is_known)
+        ):  # a marker is what the vocabulary has
             why = f"has the id {shown(given)}, and {max(ids)} in {name}"
         elif ids and is_wordpiece and not is_known:
             why = f"is found in texts before they are cut into words, not so by {name} alone"

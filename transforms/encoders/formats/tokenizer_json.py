@@ -124,11 +124,11 @@ def _differing(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]
     return [field for field in wanted if json.dumps(found[field]) != json.dumps(wanted[field])]
 
 
-def load_library_tokenizer(handle: str, path: Path) -> Any:
+def load_library_tokenizer(handle: str, path: Path, special_in_text: str | None = None) -> Any:
     """The `tokenizers.Tokenizer` in a file, which never cuts or pads; thread-safe. EncoderError if there is none."""
     stat = path.stat()
     try:
-        return _load(str(path), stat.st_size, stat.st_mtime_ns)
+        return _load(str(path), special_in_text == "text", stat.st_size, stat.st_mtime_ns)
     except ImportError:
         raise EncoderError(
             f"{handle}: {path}: this tokenizer is run by the package tokenizers, which is not installed; run: "
@@ -140,7 +140,7 @@ def load_library_tokenizer(handle: str, path: Path) -> Any:
 
 @functools.lru_cache(maxsize=2)
 @panics_as_errors()
-def _load(path: str, size: int, modified: int) -> Any:
+def _load(path: str, special_is_text: bool, size: int, modified: int) -> Any:
     from tokenizers import Tokenizer, models
 
     content = Path(path).read_text(encoding="utf-8")
@@ -153,6 +153,7 @@ def _load(path: str, size: int, modified: int) -> Any:
         tokenizer.model = models.Unigram(scores, model.get("unk_id"), model.get("byte_fallback", False))
     if model.get("dropout"):
         tokenizer.model.dropout = None  # of training: a text would be cut in another way each time
+    tokenizer.encode_special_tokens = special_is_text
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
