@@ -17,7 +17,7 @@ from layerbeam.pipeline.output.index import Index, read_index
 from layerbeam.pipeline.output.integrity import check_files, check_listing, check_part
 from layerbeam.pipeline.output.manifest import InputEntry, load_manifest, read_manifest, shape_text
 from layerbeam.pipeline.output.run_log import last_run
-from layerbeam.pipeline.output.summary import RunSummary, last_attempt, load_blocks, summarize
+from layerbeam.pipeline.output.summary import RunSummary, coarse_columns, last_attempt, load_blocks, summarize
 from layerbeam.transforms import storage
 from layerbeam.transforms.commits import Commit, Part, Rejected, printable
 from layerbeam.transforms.layout import MANIFEST, REJECTS, RUNS, SUCCESS
@@ -197,6 +197,11 @@ class Run:
         except UsageError as error:
             raise ValueError(f"encode: {error}") from error
         return vectors
+
+    @property
+    def coarse_columns(self) -> list[str]:
+        """A sentence for each vector column for which int8 is too coarse in most blocks."""
+        return coarse_columns(self.manifest["counts"])
 
     def block_of(self, part: Part) -> Commit | None:
         """The block that a part belongs to."""

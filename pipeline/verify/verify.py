@@ -21,7 +21,6 @@ from layerbeam.pipeline.console import underlying
 from layerbeam.pipeline.dataset.reader import Run, open_run
 from layerbeam.pipeline.dataset.view import UnknownNameError, draw_evenly
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.output.summary import coarse_columns
 from layerbeam.pipeline.progress import Steps, show_progress
 from layerbeam.pipeline.verify.compare import ColumnComparison, compare_rows, tolerance_of
 from layerbeam.pipeline.verify.recompute import RecomputedBlock, RecomputedJob
@@ -84,7 +83,7 @@ def verify(output_path: str, *, sample: int, seed: int, trust: bool = False) -> 
         seed=seed,
         compared_with=recomputed.encoder.description,
         hash_only=[view.name for view in job.views if view.aggregates],
-        coarse=coarse_columns(run.manifest["counts"]),
+        coarse=run.coarse_columns,
         columns=[
             ColumnComparison(view.name, column, view.dtype, view.format, tolerance_of(view, compute_dtype))
             for view in job.views
