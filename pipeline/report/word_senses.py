@@ -17,7 +17,6 @@ from layerbeam.pipeline.report.sections import categorize
 from layerbeam.pipeline.report.stats import (
     Array,
     Grouping,
-    Separation,
     cosine_matrix,
     describe_structure,
     follow_places,
@@ -31,6 +30,8 @@ from layerbeam.pipeline.report.word_search import Occurrence, WordSearch, find_w
 from layerbeam.transforms.reference import ReferenceWordPiece
 
 _EXCERPT = 280
+# Those of `Separation`.
+_MEASURES = ("agreement", "silhouette")
 
 
 def word_senses(context: ReportContext) -> Section:
@@ -150,7 +151,7 @@ def _by_label(
     given = labels[known] if are_numbers else np.unique([str(values[i]) for i in known], return_inverse=True)[1]
     sizes = np.bincount(given)
     layers = {column: separation(matrix[np.ix_(known, known)], given) for column, matrix in cosines.items()}
-    best = {name: max(layers, key=lambda column: getattr(layers[column], name)) for name in Separation._fields}
+    best = {name: max(layers, key=lambda column: getattr(layers[column], name)) for name in _MEASURES}
     # Of pairs of different occurrences, those with the same label.
     by_chance = float((sizes * (sizes - 1)).sum() / max(len(known) * (len(known) - 1), 1))
     table = np.zeros((grouping.groups.max() + 1, len(names)), np.int64)
@@ -161,7 +162,7 @@ def _by_label(
         "groups": table.tolist(),
         "labelled": len(known),
         "by_chance": by_chance,
-        "layers": {column: found._asdict() for column, found in layers.items()},
+        "layers": {column: {name: getattr(found, name) for name in _MEASURES} for column, found in layers.items()},
         "best": best if 0 < by_chance < 1 else None,
     }
     return labels, names, figures
