@@ -101,11 +101,13 @@ def test_snippet_runs(demo, tool, monkeypatch, request):
 def test_explained_configurations_are_valid():
     (short,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
     blocks = re.findall(r"```yaml\n(.*?)```", CONFIGURATION, re.DOTALL)
-    explained, other, dense, late_interaction, chunks, context, sentences = blocks
+    explained, other, paths, dense, late_interaction, chunks, context, sentences = blocks
     for source, text in {"README.md": short, "configuration.md": explained}.items():
         assert load.check(yaml.safe_load(text), source=source).views.keys() == {"tokens", "sentences"}
     settings = yaml.safe_load(explained) | yaml.safe_load(other)
     assert load.check(settings, source="configuration.md").input.id_field == "key"
+    settings = yaml.safe_load(explained) | yaml.safe_load(paths)
+    assert load.check(settings, source="configuration.md").views["forms"].group_by == ["period"]
     settings = yaml.safe_load(explained) | yaml.safe_load(dense)
     assert load.check(settings, source="configuration.md").views["texts"].dense == ["2_Dense"]
     settings = yaml.safe_load(explained) | yaml.safe_load(late_interaction)
@@ -124,8 +126,9 @@ def test_named_tools_have_snippets():
     assert list(IN_PYTHON) == ["encode", "encode with views", "run", "open_run"]
     others = ["pandas", "polars", "DuckDB", "PySpark", "Hugging Face datasets"]
     lists = [f"Lists of vectors{tool}" for tool in ("", " in polars", " in pandas")]
+    joined = ["CSV with all numbers", "Labels of your own"]
     int8 = ["int8", *(f"int8 in {name}" for name in others)]
-    assert list(SNIPPETS) == [*own, *others, *int8, *lists, "TFRecord in tf.data"]
+    assert list(SNIPPETS) == [*own, *others, *joined, *int8, *lists, "TFRecord in tf.data"]
     assert list(IN_README) == ["words", "layerbeam"]
     assert IN_README["layerbeam"] == SNIPPETS["layerbeam"]
 

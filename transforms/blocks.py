@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from layerbeam.transforms import metrics
-from layerbeam.transforms.commits import Commit, FileRange, InputFile, Rejected, name_of
+from layerbeam.transforms.commits import Commit, FileRange, InputFile, Rejected, name_of, printable
 
 if TYPE_CHECKING:  # it imports this module
     from layerbeam.transforms.encoders.device import DeviceLayer
@@ -151,6 +151,13 @@ class TextBlock:
         if len(self.files) == 1:
             return of_file, of_file
         return row_splits_of(np.array([own.num_lines for own in self.files]))[:-1], of_file
+
+    def column(self, name: str) -> pa.Array:
+        """[T] of a copied column, or of `file`."""
+        if name in self.fields:
+            return self.fields[name]
+        paths = pa.array([printable(own.file.path) for own in self.files])
+        return paths.take(pa.array(self.file_lines(self.line)[0]))
 
     def count_lines(self, line: Int64Array, weights: Int32Array | None = None) -> Int64Array:
         """How many of these lines, or the sum of their weights, are in each file: int64 [F]."""

@@ -40,8 +40,8 @@ def schema(view: View) -> pa.Schema:
     with_text = {"text"} if view.include_text else set()
     own = [c for c in COLUMNS if view.level in c.levels.split() or c.name in with_text]
     columns = [pa.field(column.name, column.type, nullable=False) for column in own]
-    kept = [field for field in view.fields if not view.aggregates or field[0] in view.group_by]
-    copied = [pa.field(name, FIELD_TYPES[type_]) for name, type_ in kept]
+    kept = view.key_fields if view.aggregates else view.fields
+    copied = [pa.field(name, FIELD_TYPES[type_], nullable=name != "file") for name, type_ in kept]
     after = 0 if view.aggregates else 1
     vectors = [name for own in view.vector_columns for name in ([own, f"{own}_std"] if view.aggregates else [own])]
     stored = [field for name in vectors for field in NUMBER_TYPES[view.dtype].fields(name, view.width)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import codecs
 import dataclasses
 import functools
+import re
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, GetCoreSchemaHandler, TypeAdapter
 
@@ -16,6 +17,25 @@ REQUIRED = dataclasses.MISSING
 adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)
 
 FieldType = Literal["string", "int64", "float64", "bool"]
+
+
+def _check_field(given: Any) -> Any:
+    """The field as it is. ValueError with one plain sentence, where pydantic has one for each allowed type."""
+    if isinstance(given, dict) and given.keys() == {"path"} and isinstance(given["path"], str):
+        try:
+            groups = re.compile(given["path"]).groups
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ValueError(f"path is no regular expression: {error}") from None
+        if groups != 1:
+            raise ValueError(f"path has {groups} groups; put the part to keep in one, as in 'corpus/([^/]+)/'")
+    elif given not in get_args(FieldType):
+        raise ValueError(
+            "should be 'string', 'int64', 'float64', 'bool' or a mapping such as {path: 'corpus/([^/]+)/'}"
+        )
+    return given
+
+
+Field = Annotated[FieldType | dict[Literal["path"], str], BeforeValidator(_check_field)]
 # `auto`, in a configuration only: found from the names and first bytes of the files before anything is read.
 Format = Literal["auto", "text", "jsonl", "parquet", "csv", "tsv"]
 
@@ -155,7 +175,11 @@ class RecordFormat(Settings):
     pair_field: str | None = setting(None, "the field with the second text of a pair", only=_FIELDS)
     pair_separator: str | None = setting(None, '" ||| " reads pairs as extract_features.py does', only=("text",))
     id_field: str | None = setting(None, "the field that is copied to the column `id`", only=_FIELDS)
-    keep_fields: dict[str, FieldType] = setting({}, "more fields to copy to the output, with their types", only=_FIELDS)  # noqa: RUF009
+    keep_fields: dict[str, Field] = setting(  # noqa: RUF009
+        {},
+        "more fields to copy to the output, with their types; of every format also {path: EXPRESSION}: a string from "
+        "the path of the file, what the one group of a regular expression (RE2) matches first, null without a match",
+    )
     delimiter: _Character = setting(None, "what separates two fields; null: a comma, or a tab in tsv", only=_DELIMITED)  # noqa: RUF009
     quote: _Quote = setting(  # noqa: RUF009
         "auto", 'what encloses a field with line breaks; null: nothing; auto: `"` in csv, null in tsv', only=_DELIMITED
@@ -203,13 +227,21 @@ class RecordFormat(Settings):
 
     @property
     def fields_read(self) -> list[tuple[str, str]]:
-        """(name, type) of each field that is read: texts, pair, id (its type is `id`) and kept fields."""
-        texts, pair, id_ = (
-            ((name, "string") for name in self.text_fields),
-            (self.pair_field, "string"),
-            (self.id_field, "id"),
-        )
-        return [(name, type_) for name, type_ in (*texts, pair, id_, *self.keep_fields.items()) if name is not None]
+        """(name, type) of each field that records have: texts, pair, id (its type is `id`) and kept fields."""
+        texts = [(name, "string") for name in self.text_fields]
+        pair, id_ = (self.pair_field, "string"), (self.id_field, "id")
+        kept = ((name, type_) for name, type_ in self.kept_types.items() if name not in self.path_fields)
+        return [(name, type_) for name, type_ in (*texts, pair, id_, *kept) if name is not None]
+
+    @property
+    def kept_types(self) -> dict[str, str]:
+        """The type of each kept field."""
+        return {name: given if isinstance(given, str) else "string" for name, given in self.keep_fields.items()}
+
+    @property
+    def path_fields(self) -> dict[str, str]:
+        """The regular expression of each kept field that comes from the path of the file."""
+        return {name: given["path"] for name, given in self.keep_fields.items() if not isinstance(given, str)}
 
 
 LINES = RecordFormat()

@@ -112,8 +112,12 @@ class ViewSettings(Settings):
         "entries of the encoder's vocabulary whose vectors are left out; text: for pooling none",
         only=("token", "text"),
     )
-    group_by: list[str] = setting([], "one row per form and value of these kept fields", only=("word_type",))
-    min_count: int = setting(1, "forms that occur less often have no row", ge=1, only=("word_type",))
+    group_by: list[str] = setting(
+        [], "one row per form and value of these kept fields, or of file", only=("word_type",)
+    )
+    min_count: int = setting(
+        1, "forms that occur less often have no row; with group_by: less often in the group", ge=1, only=("word_type",)
+    )
     dense: Annotated[list[str], AfterValidator(_check_dense)] | None = setting(
         None,
         "linear layers after pooling, in this order: folders of Dense modules in the encoder's folder, such as "
@@ -204,6 +208,11 @@ class View(ViewSettings):
                 f"view {self.name}: skip_tokens are {self.skip_tokens}, and skip_token_ids {self.skip_token_ids}: give "
                 "the id of each"
             )
+
+    @property
+    def key_fields(self) -> list[tuple[str, str]]:
+        """Name and type of the columns in `group_by`."""
+        return [field for field in (("file", "string"), *self.fields) if field[0] in self.group_by]
 
     @property
     def vector_columns(self) -> tuple[str, ...]:

@@ -176,7 +176,10 @@ def _report(commands: _Commands) -> None:
         help="show its nearest neighbours of all rows; encodes it with the encoder and settings of the run; repeatable",
     )
     command.add_argument(
-        "--color-by", metavar="FIELD", help="colour texts by this column, such as a kept field; default: file"
+        "--color-by",
+        metavar="FIELD",
+        help="colour texts and occurrences of words by this column, such as a kept field, and name for each word "
+        "the layer that separates its values best; default: file, for texts",
     )
     _add_number(command, "--sample", "rows to sample from each view; default: 20,000", default=20_000)
     _add_seed(command)

@@ -204,7 +204,7 @@ def resolve(config: Config) -> Job:
         except SplitterError as error:
             raise UsageError(str(error)) from error
     ids = [("id", "string")] if config.input.id_field is not None else []
-    job = resolve_embedding(config, [*ids, *config.input.keep_fields.items()])
+    job = resolve_embedding(config, [*ids, *config.input.kept_types.items()])
     for setting in ("pair_field", "pair_separator"):
         if getattr(config.input, setting) is not None:
             job.check_pairs(f"input.{setting}")

@@ -78,7 +78,11 @@ def find_in_input(given: InputConfig, encoder: EncoderConfig) -> Iterator[str]:
         yield "pair_separator: is empty; give the characters between the two texts, or null"
     if given.pair_field in given.text_fields:
         yield f"pair_field: {given.pair_field} is already input.text_field"
+    yield from _in_path_fields(given.path_fields)
     seen: dict[str, str] = {}
+    if not given.has_fields and given.format != "auto":
+        plain = [name for name in given.keep_fields if name not in given.path_fields]
+        yield from (f"keep_fields.{name}: format {given.format} has no fields, only {{path: ...}}" for name in plain)
     for name in given.keep_fields:
         # Ignoring case, as many readers of Parquet do.
         column = name.lower()
@@ -88,6 +92,17 @@ def find_in_input(given: InputConfig, encoder: EncoderConfig) -> Iterator[str]:
             yield f"keep_fields.{name}: a column's name is not empty and has no `_` at its start"
         elif seen.setdefault(column, name) != name:
             yield f"keep_fields.{name}: differs from {seen[column]} in case only"
+
+
+def _in_path_fields(path_fields: Mapping[str, str]) -> Iterator[str]:
+    """Expressions that RE2 cannot read, such as a look-ahead, which Python knows."""
+    for name, expression in path_fields.items():
+        from layerbeam.transforms.input.path_fields import value_of_path  # it imports Arrow
+
+        try:
+            value_of_path(expression, "")
+        except ValueError as error:
+            yield f"keep_fields.{name}: path is no regular expression of RE2: {error}"
 
 
 def _in_unit(given: InputConfig, changed: Collection[str]) -> Iterator[str]:
@@ -130,8 +145,9 @@ def _in_view(view: ViewSettings, given: Mapping[str, Any], known_fields: Collect
     if view.aggregates and view.normalize:
         yield f"normalize: level {view.level} writes means and their standard deviations; remove `normalize`"
     for field in view.group_by:
-        if field not in known_fields:
-            yield f"group_by: {field} is not in input.keep_fields (there: {', '.join(known_fields) or 'none'})"
+        if field not in known_fields and field != "file":
+            known = ", ".join(known_fields) or "none"
+            yield f"group_by: {field} is not in input.keep_fields (there: {known}); file is possible, too"
     if view.aggregates and view.format == "tfrecord":
         yield f"format: a tfrecord holds texts, and level {view.level} has none; use parquet or jsonl"
     if view.include_text and view.is_extract_features:

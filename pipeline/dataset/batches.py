@@ -104,11 +104,10 @@ class Batches(Iterator[Batch]):
     it is filled, a second buffer and a row group per thread are in memory.
     """
 
-    def __init__(self, view: View, order: Order, *, column: str, columns: Sequence[str], threads: int | None) -> None:
+    def __init__(self, view: View, order: Order, *, columns: Sequence[str], threads: int | None) -> None:
         if threads is not None and threads < 1:
             raise ValueError(f"threads is {threads}; allowed: 1 or more")
-        self._view, self._order, self._column = view, order, column
-        self._names = list(dict.fromkeys([column, *columns]))
+        self._view, self._order, self._names = view, order, list(dict.fromkeys(columns))
         self._threads = threads or (cores() if storage.is_local(view.path) else max(cores(), FILES_AT_ONCE))
         self._given = 0
         self._batches = self._generate()
@@ -188,8 +187,8 @@ class Batches(Iterator[Batch]):
         """The values of all rows of the buffer. `held`: of the first ones; None: they are read again."""
         known = 0 if held is None else buffer.num_kept
         dtypes = {name: self._dtype(name) for name in self._names}
-        shapes = {name: (len(buffer.rows), *([self._view.width] * (name == self._column))) for name in self._names}
-        filled = {name: np.empty(shapes[name], dtypes[name]) for name in self._names}
+        widths = {name: [self._view.width] if name in self._view.vectors else [] for name in self._names}
+        filled = {name: np.empty((len(buffer.rows), *widths[name]), dtypes[name]) for name in self._names}
         for name, values in (held or {}).items():
             filled[name][:known] = values
         rows = buffer.rows[known:]
@@ -210,7 +209,7 @@ class Batches(Iterator[Batch]):
         return filled
 
     def _dtype(self, name: str) -> np.dtype[Any]:
-        if name == self._column and not self._view.is_stored:
+        if name in self._view.vectors and not self._view.is_stored:
             return np.dtype(np.float32)
         return as_arrays(self._view.empty([name])[name]).dtype
 

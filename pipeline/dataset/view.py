@@ -343,7 +343,7 @@ class View:
         self,
         batch_size: int = _BATCH_ROWS,
         *,
-        layer: int | str | None = None,
+        layer: int | str | Sequence[int | str] | None = None,
         columns: Sequence[str] = (),
         codes: bool = False,
         shuffle: bool = True,
@@ -351,7 +351,8 @@ class View:
         epoch: int = 0,
         rank: int = 0,
         world_size: int = 1,
-        buffer_rows: int = 1 << 16,
+        buffer_rows: int | None = None,
+        buffer_bytes: int = 1 << 30,
         drop_last: bool = False,
         threads: int | None = None,
     ) -> Batches:
@@ -362,13 +363,15 @@ class View:
 
         Args:
             batch_size: Rows in a batch; the last one of a rank may have fewer.
-            layer: Which of the view's vectors: 6 or "layer_6". It may be left out if there is one.
+            layer: Which of the view's vectors: 6 or "layer_6", or several, as [1, 2, 4]: a batch has the same rows of
+                each. It may be left out if there is one.
             columns: Other columns. Null is None in strings and NaN in floats; integers with null raise ValueError.
             codes: Vectors in the type of the files; of `dtype: int8` codes and scales. Otherwise they are float32.
             shuffle: Row groups (of other formats parts) in an order of `seed` and `epoch`, and their rows mixed.
             rank: The rows of this one of `world_size` readers, at most one row more or fewer than another's.
-            buffer_rows: Rows that are mixed at a time, at least two batches. Memory is for two such buffers and a row
-                group per thread.
+            buffer_rows: Rows that are mixed at a time, at least two batches; None: as many as fit in `buffer_bytes`.
+            buffer_bytes: Bytes of the vectors that are mixed at a time. Memory is for two such buffers and a row group
+                per thread.
             drop_last: Leave out a last batch with fewer rows.
             threads: Files read at a time; None: by the number of cores.
 
@@ -377,11 +380,16 @@ class View:
         """
         from layerbeam.pipeline.dataset.batches import Batches, Order
 
-        column, view = self.vector_column(layer), self.stored if codes else self
-        order = Order(batch_size, buffer_rows, shuffle, seed, epoch, rank, world_size, drop_last)
-        vectors = self._number_type.stored_names([column], self._stored_schema) if codes else [column]
-        names = view._known([*vectors, *view._known(columns)])
-        return Batches(view, order, column=column, columns=names, threads=threads)
+        layers = [layer] if layer is None or isinstance(layer, int | str) else layer
+        if not layers or buffer_bytes < 1:
+            raise ValueError(f"layer is {layer}, buffer_bytes {buffer_bytes:,}; allowed: at least one layer and 1 byte")
+        view, vectors = self.stored if codes else self, list(dict.fromkeys(map(self.vector_column, layers)))
+        row_bytes = len(vectors) * self.width * (view.dtype.itemsize if codes else 4)
+        rows = max(buffer_bytes // row_bytes, 1) if buffer_rows is None else buffer_rows
+        order = Order(batch_size, rows, shuffle, seed, epoch, rank, world_size, drop_last)
+        stored = self._number_type.stored_names(vectors, self._stored_schema) if codes else vectors
+        names = view._known([*stored, *view._known(columns)])
+        return Batches(view, order, columns=names, threads=threads)
 
     def to_torch(self, batch_size: int = _BATCH_ROWS, **settings: Any) -> TorchBatches:
         """The batches as a `torch.utils.data.IterableDataset`, for `DataLoader(dataset, batch_size=None)`.

@@ -142,31 +142,34 @@ def layers(context: ReportContext) -> Section:
 
 
 def check_color_by(context: ReportContext) -> None:
-    """UsageError if no view of texts has the column to colour by."""
-    views, color_by = context.of_level("text", "record"), context.color_by
+    """UsageError if no view of texts, or with `--word` of words, has the column to colour by."""
+    levels = ("text", "record", *(("word", "token") if context.words else ()))
+    views, color_by = context.of_level(*levels), context.color_by
     if color_by is None:
         return
     if not views:
         raise UsageError(f"--color-by: {context.hint('view of texts', _TEXT_VIEW)}")
+    kind = "texts or words" if context.words else "texts"
     columns = [(view, name) for view in views for name in view.schema.names]
     known = list(dict.fromkeys(name for view, name in columns if name not in (*view.vectors, "text", "line")))
     if color_by not in known:
         raise UsageError(
-            f"--color-by {color_by}: no view of texts has this column; it can be {', '.join(known)} (input.keep_fields "
-            f"adds other fields of the corpus){did_you_mean(color_by, known)}"
+            f"--color-by {color_by}: no view of {kind} has this column; it can be {', '.join(known)} "
+            f"(input.keep_fields adds other fields of the corpus){did_you_mean(color_by, known)}"
         )
 
 
 def projection(context: ReportContext) -> Section:
     """The vectors of each view of texts or records with the column to colour by, on two principal components."""
+    color_by = context.color_by or "file"
     views = context.of_level("text", "record")
     if not views:
         return Section(missing_hint=context.hint("view of texts", _TEXT_VIEW))
-    color_by = context.color_by or "file"
+    views = [view for view in views if color_by in view.schema.names]
+    if not views:
+        return Section(missing_hint=f"No view of texts has the column {color_by}, by which only words are coloured.")
     figures, shown = {}, []
     for view in views:
-        if color_by not in view.schema.names:
-            continue
         categories, names = categorize(view.sample_table([color_by])[color_by].to_pylist())
         random = np.random.default_rng([context.seed, view.sample_size])
         drawn = np.sort(random.permutation(view.sample_size)[:_MAX_POINTS])

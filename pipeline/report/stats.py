@@ -6,6 +6,7 @@ SciPy and scikit-learn come with the extra `report`. Functions import them, beca
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,8 +26,9 @@ _MIN_SPREAD = 1e-4
 # Vectors that differ by less, relative to their size, are equal but for rounding: float32 is summed in any order.
 _ROUNDING = 1e-5
 _MAX_GROUPS = 4
-# A smaller group is an outlier. A cut that only removes outliers says nothing about senses.
+# A smaller group is one of outliers. A cut that only removes outliers says nothing about senses.
 _MIN_GROUP_SIZE = 3
+_MIN_GROUP_SHARE = 0.05
 # In a smaller group a cut needs a reasonable structure: among few points, chance gives a weak one.
 _FEW = 30
 # Groups follow the places if they explain more than this share of their variance, with less than this probability by
@@ -79,6 +81,39 @@ def mean_within_across(cosines: Array, groups: Array) -> tuple[float, float]:
     pairs = (same & ~np.eye(len(groups), dtype=bool), ~same)
     within, across = (float(cosines[chosen].mean()) if chosen.any() else float("nan") for chosen in pairs)
     return within, across
+
+
+class Separation(NamedTuple):
+    """How well vectors separate given labels.
+
+    `agreement`: the share of rows whose nearest other row, by cosine, has their label; of several rows that are equally
+    near, the share of them. `silhouette`: the mean silhouette of the labels, with cosine distances, from -1 to 1. Both
+    are NaN with fewer than two labels; the silhouette also if each row has a label of its own.
+    """
+
+    agreement: float
+    silhouette: float
+
+
+def separation(cosines: Array, labels: Array) -> Separation:
+    """The separation of [n] label numbers by a `cosine_matrix`, [n, n]."""
+    from sklearn.metrics import silhouette_score
+
+    found, n = len(np.unique(labels)), len(labels)
+    if found < 2:
+        return Separation(float("nan"), float("nan"))
+    others = np.where(np.eye(n, dtype=bool), -np.inf, cosines)
+    is_nearest = others == others.max(axis=1, keepdims=True)
+    same = labels[:, None] == labels[None, :]
+    agreement = float(((same & is_nearest).sum(axis=1) / is_nearest.sum(axis=1)).mean())
+    if found == n:
+        return Separation(agreement, float("nan"))
+    return Separation(agreement, float(silhouette_score(_distances(cosines), labels, metric="precomputed")))
+
+
+def _distances(cosines: Array) -> Array:
+    """[n, n] cosine distances, 0 on the diagonal, where the cosine of zeros is 0."""
+    return np.where(np.eye(len(cosines), dtype=bool), 0.0, np.maximum(1 - cosines, 0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,6 +212,15 @@ class Grouping:
     first_silhouette: float
 
 
+def min_group_size(n: int) -> int:
+    """The size of the smallest group that `group` makes of n rows.
+
+    >>> min_group_size(4), min_group_size(20), min_group_size(160)
+    (2, 3, 8)
+    """
+    return max(min(_MIN_GROUP_SIZE, n // 2), math.ceil(_MIN_GROUP_SHARE * n))
+
+
 def group(cosines: Array) -> Grouping:
     """Average-linkage clusters of a `cosine_matrix`: 1 to 4 groups, by cuts whose silhouette shows structure.
 
@@ -191,8 +235,7 @@ def group(cosines: Array) -> Grouping:
     groups = np.zeros(n, np.int64)
     if n < 3:
         return Grouping(np.arange(n), groups, 0.0, 0.0)
-    distances = np.maximum(1 - cosines, 0)
-    np.fill_diagonal(distances, 0)
+    distances = _distances(cosines)
     tree = linkage(squareform(distances, checks=False), "average", optimal_ordering=True)
     first = _cut(distances, to_tree(tree))
     cuts = [] if first is None else [first]
@@ -220,18 +263,23 @@ class _Cut(NamedTuple):
 
 
 def _cut(distances: Array, node: ClusterNode) -> _Cut | None:
-    """The highest cut of the node into two groups, if it shows structure. Outliers above it join the nearer group."""
+    """The highest cut of the node into two groups, if it shows structure. Outliers above it join the nearer group.
+
+    They do not count for the silhouette: it would be high for any cut that has them all in its smaller group.
+    """
     from sklearn.metrics import silhouette_score
 
     rows, n = np.array(node.pre_order()), len(distances)
-    while node.count > 2 and min(node.left.count, node.right.count) < min(_MIN_GROUP_SIZE, n // 2):
+    while node.count > 2 and min(node.left.count, node.right.count) < min_group_size(n):
         node = max(node.left, node.right, key=lambda part: part.count)
     if node.count <= 2:
         return None
     parts = node.left, node.right
     near, far = (distances[np.ix_(rows, part.pre_order())].mean(axis=1) for part in parts)
-    apart = np.where(np.isin(rows, node.pre_order()), np.isin(rows, node.right.pre_order()), far < near)
-    silhouette = float(silhouette_score(distances[np.ix_(rows, rows)], apart, metric="precomputed"))
+    inside, is_right = np.isin(rows, node.pre_order()), np.isin(rows, node.right.pre_order())
+    apart = np.where(inside, is_right, far < near)
+    own = rows[inside]
+    silhouette = float(silhouette_score(distances[np.ix_(own, own)], is_right[inside], metric="precomputed"))
     (weak, _), (reasonable, _), _ = _STRUCTURES
     least = reasonable if len(rows) < min(_FEW, n) else weak
     return _Cut(node.dist, silhouette, rows[apart], parts) if silhouette > least else None

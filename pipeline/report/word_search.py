@@ -24,7 +24,7 @@ _SEARCH_ROWS = 5_000_000
 class Occurrence:
     """`rows`: of its pieces, in the part; `place`: file, line, sentence and id, if there is one; `span`: of the word.
 
-    `word_index`: in its text. `text` is None if the run kept none.
+    `word_index`: in its text. `text` is None if the run kept none. `label`: the value of the column to colour by.
     """
 
     part: Part
@@ -33,6 +33,7 @@ class Occurrence:
     word_index: int
     text: str | None
     span: tuple[int, int] | None
+    label: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +96,8 @@ def _search(view: SampledView, word: WordRows) -> tuple[list[tuple[Part, tuple[i
 def _occurrences(
     context: ReportContext, word: WordRows, view: SampledView, part: Part, hits: list[tuple[int, ...]]
 ) -> Iterator[Occurrence]:
-    columns = view.existing(*PLACE, "word_index", "start", "end", "text")
+    color_by = context.color_by or "file"
+    columns = view.existing(*dict.fromkeys((*PLACE, "word_index", "start", "end", "text", color_by)))
     firsts = view.read(part, columns, np.array([rows[0] for rows in hits])).to_pylist()
     ends = view.read(part, ["end"], np.array([rows[-1] for rows in hits]))["end"].to_pylist()
     texts = texts_at(context.run, map(place_of, firsts))
@@ -105,4 +107,5 @@ def _occurrences(
         # Places in the second text of a pair are not those of the text that is shown.
         is_there = text is not None and 0 <= start < stop and word.is_word(text[start:stop].strip())
         place = {name: first[name] for name in PLACE if name in first}
-        yield Occurrence(part, rows, place, first["word_index"], text, (start, stop) if is_there else None)
+        span = (start, stop) if is_there else None
+        yield Occurrence(part, rows, place, first["word_index"], text, span, first.get(color_by))

@@ -13,6 +13,7 @@ import numpy as np
 import yaml
 
 from layerbeam.pipeline.report.context import ReportContext, Section, location
+from layerbeam.pipeline.report.sections import categorize
 from layerbeam.pipeline.report.stats import (
     Array,
     Grouping,
@@ -21,12 +22,16 @@ from layerbeam.pipeline.report.stats import (
     follow_places,
     group,
     mean_within_across,
+    min_group_size,
     project_layers,
+    separation,
 )
 from layerbeam.pipeline.report.word_search import Occurrence, WordSearch, find_word
 from layerbeam.transforms.reference import ReferenceWordPiece
 
 _EXCERPT = 280
+# Those of `Separation`.
+_MEASURES = ("agreement", "silhouette")
 
 
 def word_senses(context: ReportContext) -> Section:
@@ -90,6 +95,7 @@ def _senses(context: ReportContext, search: WordSearch) -> tuple[dict[str, Any],
     for column, matrix in cosines.items():
         within, across = mean_within_across(matrix, grouping.groups)
         layers[column] = {"within": within, "across": across, "random_rows": random.get(column, np.nan)}
+    labels, names, by_label = _by_label(context, search, cosines, grouping)
     # Group by group, similar occurrences adjacent within each.
     order = grouping.order[np.argsort(grouping.groups[grouping.order], kind="stable")]
     groups = grouping.groups[order]
@@ -103,10 +109,14 @@ def _senses(context: ReportContext, search: WordSearch) -> tuple[dict[str, Any],
         "follows_place": follows_place,
         "place_share": place_share,
         "layers": layers,
+        "by_label": by_label,
         "places": [{"group": int(groups[n]), **search.occurrences[i].place} for n, i in enumerate(order)],
     }
     details = {
         "structure": describe_structure(grouping.silhouette),
+        "least": min_group_size(len(search.occurrences)),
+        "labels": labels[order],
+        "names": names,
         "lines": _lines(layers, len(figures["groups"])),
         "random_samples": samples,
         "matrices": {column: matrix[np.ix_(order, order)] for column, matrix in cosines.items()},
@@ -116,12 +126,46 @@ def _senses(context: ReportContext, search: WordSearch) -> tuple[dict[str, Any],
         "order": order,
         "groups": groups,
         "sentences": [
-            (int(number), location(occurrence.place), *_excerpt(occurrence))
-            for number, occurrence in zip(groups, (search.occurrences[i] for i in order), strict=True)
+            (int(groups[n]), location(search.occurrences[i].place), int(labels[i]), *_excerpt(search.occurrences[i]))
+            for n, i in enumerate(order)
         ],
         "lacks_text": any(occurrence.text is None for occurrence in search.occurrences),
     }
     return figures, details
+
+
+def _by_label(
+    context: ReportContext, search: WordSearch, cosines: Mapping[str, Array], grouping: Grouping
+) -> tuple[Array, list[str], dict[str, Any] | None]:
+    """([n] label numbers, their names, what `--json` prints of them): the values of the column to colour by.
+
+    Without such a column the labels are the groups. `categorize` joins rare labels; the separation is that of all of
+    them, and of numbers that of their fifths. Occurrences without a label do not count there.
+    """
+    if context.color_by is None or context.color_by not in search.view.schema.names:
+        return grouping.groups, [], None
+    values = [occurrence.label for occurrence in search.occurrences]
+    labels, names = categorize(values)
+    known = np.array([i for i, value in enumerate(values) if value is not None], np.int64)
+    are_numbers = all(isinstance(values[i], int | float) for i in known)
+    given = labels[known] if are_numbers else np.unique([str(values[i]) for i in known], return_inverse=True)[1]
+    sizes = np.bincount(given)
+    layers = {column: separation(matrix[np.ix_(known, known)], given) for column, matrix in cosines.items()}
+    best = {name: max(layers, key=lambda column: getattr(layers[column], name)) for name in _MEASURES}
+    # Of pairs of different occurrences, those with the same label.
+    by_chance = float((sizes * (sizes - 1)).sum() / max(len(known) * (len(known) - 1), 1))
+    table = np.zeros((grouping.groups.max() + 1, len(names)), np.int64)
+    np.add.at(table, (grouping.groups, labels), 1)
+    figures = {
+        "field": context.color_by,
+        "labels": names,
+        "groups": table.tolist(),
+        "labelled": len(known),
+        "by_chance": by_chance,
+        "layers": {column: {name: getattr(found, name) for name in _MEASURES} for column, found in layers.items()},
+        "best": best if 0 < by_chance < 1 else None,
+    }
+    return labels, names, figures
 
 
 def _best_grouping(cosines: Mapping[str, Array], places: Array) -> tuple[str, Grouping]:

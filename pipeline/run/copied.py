@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Sequence
 
@@ -12,6 +13,7 @@ from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.output.catalog import Source
 from layerbeam.pipeline.output.find import PendingWork, cut_blocks_of
 from layerbeam.transforms.commits import FileRange
+from layerbeam.transforms.input.path_fields import path_values
 from layerbeam.transforms.read.block import decode_block
 from layerbeam.transforms.slice.slices import FileToRead
 from layerbeam.transforms.views import has_sums_by_field
@@ -45,6 +47,7 @@ def find_copied(job: Job, work: PendingWork) -> tuple[PendingWork, Copied]:
     if not work.catalog.has_rows:
         return work, copied
     fields_may_differ = job.records.has_fields and not has_sums_by_field(job.views)
+    values = functools.partial(path_values, job.records, job.views)
     for file in work.to_read:
         done, known, is_left = set(map(tuple, file.done.ranges.tolist())), list[FileRange](), False
         for block in cut_blocks_of(job, file, until):
@@ -52,6 +55,8 @@ def find_copied(job: Job, work: PendingWork) -> tuple[PendingWork, Copied]:
             if own is not None and (own.first_byte, own.end_byte) in done:
                 continue
             source = None if own is None else work.catalog.source_of(own)
+            if own is not None and source is not None and values(source.path) != values(own.file.path):
+                source = None
             stays = own is not None and source is not None and source.is_at(own)
             if own is not None and source is None and fields_may_differ:
                 source = work.catalog.source_of_texts(decode_block(own, content, job.records).files[0])

@@ -15,16 +15,17 @@ from layerbeam.transforms.commits import InputFile, printable
 from layerbeam.transforms.input import delimited, parquet
 from layerbeam.transforms.input.content import UTF8_MARK
 from layerbeam.transforms.input.jsonl import field_names
+from layerbeam.transforms.input.path_fields import value_of_path
 from layerbeam.transforms.settings import RecordFormat
 
-_FILES, _HEAD_BYTES, _RECORDS, _NAMED = 32, 1 << 20, 1000, 12
+_PATHS, _FILES, _HEAD_BYTES, _RECORDS, _NAMED = 1000, 32, 1 << 20, 1000, 12
 
 
 def check_fields(job: Job, work: PendingWork) -> None:
     """UsageError if none of the first records of some files, spread over all of them, has a configured field.
 
-    Of CSV and Parquet: if each of these files lacks a column. Reading ends with the first record after which all
-    fields were found: in general that is the first one.
+    Of CSV and Parquet: if each of these files lacks a column. Of paths: if none has a configured part. Reading ends
+    with the first record after which all fields were found: in general that is the first one.
     """
     records = job.records
     settings = {records.pair_field: "pair_field", records.id_field: "id_field"}
@@ -33,6 +34,13 @@ def check_fields(job: Job, work: PendingWork) -> None:
     seen: dict[str, None] = {}  # in the order of the records
     num_records, problem = 0, ""
     files = [file for file in work.files if file.size]
+    for name, expression in records.path_fields.items():
+        some = files[:: -(-len(files) // _PATHS) or 1]
+        if some and not any(value_of_path(expression, file.path) for file in some):
+            raise UsageError(
+                f"input.keep_fields.{name}: path {expression} matches no file, such as {printable(some[0].path)}; "
+                "correct it, or `layerbeam run --force` starts anyway"
+            )
     for file in files[:: -(-len(files) // _FILES) or 1]:
         try:
             if records.is_delimited:

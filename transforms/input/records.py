@@ -169,7 +169,8 @@ class Records:
             texts = _join(columns[: -len(others) or None])
         pairs = None if self.record_format.pair_field is None else others.pop(0)
         names = [] if self.record_format.id_field is None else ["id"]
-        fields = dict(zip([*names, *self.record_format.keep_fields], others, strict=True))
+        names += [name for name in self.record_format.keep_fields if name not in self.record_format.path_fields]
+        fields = dict(zip(names, others, strict=True))
         is_kept = pc.is_valid(texts).to_numpy(zero_copy_only=False)
         is_kept[list(self.reasons)] = False
         kept = np.flatnonzero(is_kept)

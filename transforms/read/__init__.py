@@ -60,7 +60,7 @@ class ReadBlocks(beam.PTransform):
 
     def start(self) -> Callable[[Slice], Iterator[TextBlock | InputFile]]:
         """The stage as a function: a slice's blocks that are not committed, and why a file cannot be read."""
-        committed = None if self.output is None else CommittedBlocks(self.output, self.views)
+        committed = None if self.output is None else CommittedBlocks(self.output, self.views, self.record_format)
         return functools.partial(self._read, committed)
 
     def _read(self, committed: CommittedBlocks | None, slice_: Slice) -> Iterator[TextBlock | InputFile]:

@@ -18,6 +18,7 @@ from layerbeam.transforms import metrics, storage
 from layerbeam.transforms.blocks import Slice, TextBlock, counts_of_file, row_splits_of
 from layerbeam.transforms.commits import Commit, FileRange, InputFile, hash_paths
 from layerbeam.transforms.input import FORMATS
+from layerbeam.transforms.input.path_fields import add_path_fields
 from layerbeam.transforms.input.records import UnreadableFileError, filled_share, is_blank, no_records
 from layerbeam.transforms.known import Known
 from layerbeam.transforms.parts.write import NOT_COPIED, Move
@@ -233,7 +234,7 @@ def decode_block(block: FileRange, content: Any, record_format: RecordFormat) ->
         result.pairs = pc.if_else(blank, pa.scalar(None, pa.string()), result.pairs)
     if record_format.pair_separator is not None:
         result.texts, result.pairs, result.pair_offset = _split_pairs(result.texts, record_format.pair_separator)
-    return result
+    return add_path_fields(result, record_format)
 
 
 def _split_pairs(

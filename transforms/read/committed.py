@@ -10,17 +10,19 @@ from layerbeam.transforms import counters, metrics
 from layerbeam.transforms.block_commit import find_commit, put_commit
 from layerbeam.transforms.blocks import TextBlock
 from layerbeam.transforms.commits import Commit, FileRange, InputFile
+from layerbeam.transforms.input.path_fields import path_values
 from layerbeam.transforms.known import Known, KnownBlocks
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.parts.write import NOT_COPIED, Move, can_copy, copy_files
+from layerbeam.transforms.settings import LINES, RecordFormat
 from layerbeam.transforms.views import View, has_sums_by_field
 
 
 class CommittedBlocks:
     """The commits of this run, and those of earlier runs in the files to which slices refer as `known`."""
 
-    def __init__(self, output: Output, views: Sequence[View]) -> None:
-        self._output, self._views = output, views
+    def __init__(self, output: Output, views: Sequence[View], record_format: RecordFormat = LINES) -> None:
+        self._output, self._views, self._record_format = output, views, record_format
         self._known = KnownBlocks("")
 
     def find(self, known: str, files: Sequence[FileRange]) -> Commit | None:
@@ -89,8 +91,10 @@ class CommittedBlocks:
 
     def _sources(self, found: Iterable[Known], own: FileRange) -> Iterator[Known]:
         """Those of which the rows can be copied. The first record of a file may begin with a mark, or be a header."""
+        values = path_values(self._record_format, self._views, own.file.path)
         for one in found:
-            is_same = one.own.num_lines == own.num_lines and (one.own.first_byte == 0) == (own.first_byte == 0)
+            is_same = path_values(self._record_format, self._views, one.own.file.path) == values
+            is_same &= one.own.num_lines == own.num_lines and (one.own.first_byte == 0) == (own.first_byte == 0)
             if is_same and self.is_whole(one.commit) and can_copy(one.commit):
                 yield one
 

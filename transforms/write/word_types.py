@@ -57,7 +57,7 @@ KeyRange = tuple[Key, Key | None]
 
 def sums_schema(view: View) -> pa.Schema:
     """The columns of a block's part."""
-    types = dict(view.fields)
+    types = dict(view.key_fields)
     keys = [pa.field(name, FIELD_TYPES[types[name]]) for name in view.group_by]
     type_ = vector_type(np.float64, view.width)
     vectors = [pa.field(name, type_, nullable=False) for name in _sum_columns(view)]
@@ -71,7 +71,7 @@ def sum_words(view: View, tokens: TokenBlock, vectors: Sequence[Float32Array]) -
     words = rows.words
     assert words is not None  # noqa: S101 - for mypy
     forms = words.forms.take(pa.array(words.form)).to_pylist()
-    kept = [tokens.text.fields[name].take(pa.array(rows.text)).to_pylist() for name in view.group_by]
+    kept = [tokens.text.column(name).take(pa.array(rows.text)).to_pylist() for name in view.group_by]
     keys = _keys([*kept, forms])
     distinct = sorted(set(keys))
     number = {key: index for index, key in enumerate(distinct)}

@@ -162,7 +162,19 @@ input: {format: jsonl, keep_fields: {_x: string}}
 input: {format: jsonl, keep_fields: {Year: int64, year: int64}}
     input.keep_fields.year: differs from Year in case only
 input: {format: jsonl, keep_fields: {year: int32}}
-    input.keep_fields.year: should be 'string', 'int64', 'float64' or 'bool'; given: 'int32'
+    input.keep_fields.year: should be 'string', 'int64', 'float64', 'bool' or a mapping such as {path:
+    'corpus/([^/]+)/'}; given: 'int32'
+input: {keep_fields: {period: {path: 'corpus/'}}}
+    input.keep_fields.period: path has 0 groups; put the part to keep in one, as in 'corpus/([^/]+)/'; given: {'path':
+    'corpus/'}
+input: {keep_fields: {period: {path: '(a'}}}
+    input.keep_fields.period: path is no regular expression: missing ), unterminated subpattern at position 0; given:
+    {'path': '(a'}
+input: {keep_fields: {period: {path: '(?=a)(b)'}}}
+    input.keep_fields.period: path is no regular expression of RE2: Invalid regular expression: invalid perl operator:
+    (?=
+input: {format: text, keep_fields: {year: int64}}
+    input.keep_fields.year: format text has no fields, only {path: ...}
 encoder: {length_buckets: [64, 32]}
     encoder.length_buckets: is [64, 32]; give ascending lengths, such as [32, 64, 128]
 encoder: {length_buckets: []}

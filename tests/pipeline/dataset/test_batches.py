@@ -78,6 +78,27 @@ def test_rows_belong_together(view):
         assert batch["year"].tolist() == [1990 + line % 7 for line in batch["line"]]
 
 
+def test_several_layers_of_the_same_rows(view):
+    for given in ({"layer": [2, 1]}, {"layer": 2, "columns": ["layer_1", "line"]}):
+        batches = list(of(view, **given))
+        assert list(batches[0]) == ["layer_2", "layer_1", "line"]
+        assert lines(batches) == lines(of(view))
+        for layer in (1, 2):
+            alone = of(view, layer=layer)
+            for batch, single in zip(batches, alone, strict=True):
+                np.testing.assert_array_equal(batch[f"layer_{layer}"], single[f"layer_{layer}"])
+                assert batch[f"layer_{layer}"].shape == (len(batch["line"]), 12)
+
+
+def test_a_buffer_of_so_many_bytes(view):
+    """A row has 12 values of 4 bytes in each layer; with two layers the same bytes hold half of the rows."""
+    for layer, rows in ((2, 40), ([1, 2], 20)):
+        given = of(view, layer=layer, buffer_rows=None, buffer_bytes=40 * 12 * 4)
+        assert given.state()["buffer_rows"] == rows
+        assert lines(given) == lines(of(view, layer=layer, buffer_rows=rows))
+    assert of(view, buffer_rows=None).state()["buffer_rows"] == (1 << 30) // 48
+
+
 def test_without_shuffle_the_rows_are_in_order(view):
     assert lines(of(view, 30, shuffle=False)) == [
         [*range(30)], [*range(30, 60)], [*range(60, 90)], [*range(90, 100)]
@@ -227,6 +248,9 @@ def test_an_object_store(view, memory):
         ({"rank": 2, "world_size": 2}, "rank is 2; allowed: 0 to 1, less than world_size"),
         ({"threads": 0}, "threads is 0; allowed: 1 or more"),
         ({"layer": None}, "layer is missing; view texts has layer_1, layer_2"),
+        ({"layer": []}, "allowed: at least one layer"),
+        ({"layer": [1, 3]}, "layer_3: view texts has no such vectors; it has layer_1, layer_2"),
+        ({"buffer_bytes": 0}, "buffer_bytes 0; allowed"),
         ({"columns": ["lin"]}, "'lin': view texts of .* has no such column"),
     ],
 )

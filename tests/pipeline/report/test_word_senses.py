@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from layerbeam.pipeline.report.stats import cosine_matrix, describe_structure, follow_places, group, pca
+from layerbeam.pipeline.report.stats import cosine_matrix, describe_structure, follow_places, group, pca, separation
 from layerbeam.pipeline.report.word_senses import _best_grouping
 
 pytest.importorskip("matplotlib")  # an extra; `make` installs it
@@ -111,3 +111,68 @@ def test_a_word_is_missing_from_the_view_that_has_all_words(workplace, views):
     )
     said = workplace._call("report", "out", "--word", "finance", status=1).err
     assert said == "layerbeam: “finance” does not occur in view w (2 of 2 rows searched).\n"
+
+
+def test_separation_of_given_labels():
+    # On a circle, at 0, 10, 30 and 90 degrees: the nearest are 1, 0, 1 and 2. Then two are equally near to a third one.
+    angles = np.radians([0, 10, 30, 90])
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    labels = np.array([0, 0, 1, 1])
+    found = separation(cosine_matrix(vectors), labels)
+    silhouettes = []
+    for i in range(4):
+        apart = [1 - vectors[i] @ other for other in vectors]
+        own = next(apart[j] for j in range(4) if j != i and labels[j] == labels[i])
+        other = np.mean([apart[j] for j in range(4) if labels[j] != labels[i]])
+        silhouettes.append((other - own) / max(other, own))
+    assert found == (pytest.approx(0.75), pytest.approx(np.mean(silhouettes)))
+    equal = cosine_matrix(np.array([[1.0, 0], [1.0, 0], [1.0, 0]]))
+    assert separation(equal, np.array([0, 0, 1])).agreement == pytest.approx((0.5 + 0.5 + 0) / 3)
+    assert np.isnan(separation(equal, np.zeros(3, np.int64))).all()
+    agreement, silhouette = separation(equal, np.arange(3))
+    assert (agreement, np.isnan(silhouette)) == (0.0, True)
+
+
+def test_no_group_of_outliers():
+    """Of 160 occurrences, 3 are far from the others: no sense. 8 of 160 are a group."""
+    for few, sizes in ((3, [160]), (7, [160]), (8, [152, 8])):
+        kinds = np.arange(160) < few
+        cosines = np.where(np.eye(160, dtype=bool), 1.0, np.where(kinds[:, None] == kinds, 0.9, 0.1))
+        assert np.bincount(group(cosines).groups).tolist() == sizes
+
+
+def test_occurrences_by_a_kept_field(workplace):
+    """The word is "bank" in two kinds of sentences, with a label for each but one."""
+    money, river = "money in the bank", "she sat by the river on the bank with him"
+    labels = [(money, "money")] * 3 + [(river, "river")] * 3 + [(river, None)]
+    lines = [json.dumps({"text": text, "sense": sense}) for text, sense in labels]
+    workplace.write("corpus/a.jsonl", "\n".join(lines) + "\n")
+    words = {"level": "word", "layers": [0, 2], "keep_words": ["bank"], "include_text": True}
+    workplace.configure(input={"format": "jsonl", "keep_fields": {"sense": "string"}}, views={"words": words})
+    workplace.drive()
+    done = workplace._call("report", "out", "--json", "--word", "bank", "--color-by", "sense", status=0)
+    sections = json.loads(done.out)["sections"]
+    found = sections["words"]["figures"]["bank"]
+    assert found["groups"] == [4, 3]
+    assert found["by_label"] == {
+        "field": "sense",
+        "labels": ["money", "river", "(none)"],
+        "groups": [[0, 3, 1], [3, 0, 0]],
+        "labelled": 6,
+        "by_chance": pytest.approx(0.4),
+        "layers": {name: {"agreement": 1.0, "silhouette": pytest.approx(1.0)} for name in ("layer_0", "layer_2")},
+        "best": {"agreement": "layer_0", "silhouette": found["by_label"]["best"]["silhouette"]},
+    }
+    page = " ".join((workplace.folder / "out/report.html").read_text(encoding="utf-8").split())
+    assert "the nearest other occurrence has the same label for 100% of them; by chance it would be 40%" in page
+    assert page.count("<td><bdi>river</bdi></td>") == 3
+    assert (
+        json.loads(workplace._call("report", "out", "--json", "--word", "bank", status=0).out)["sections"]["words"][
+            "figures"
+        ]["bank"]["by_label"]
+        is None
+    )
+    assert "No view of texts has rows" in workplace._call("report", "out", "--color-by", "sense", status=2).err
+    err = workplace._call("report", "out", "--word", "bank", "--color-by", "sens", status=2).err
+    assert "--color-by sens: no view of texts or words has this column" in err
+    assert "did you mean `sense`?" in err

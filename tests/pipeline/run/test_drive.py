@@ -33,7 +33,9 @@ CORPORA = {
 def without_times(printed: str) -> str:
     """What a command printed, without what differs between equal runs."""
     printed = re.sub(r"fresh\d*|driven", "OUT", printed)
-    return re.sub(r"[\d.,]+ s\b.*|[\d,]+ a second.*|peak memory.*|busy with.*|first block.*| +", " ", printed)
+    return re.sub(
+        r"\d\d:\d\d:\d\d |[\d.,]+ s\b.*|[\d,]+ a second.*|peak memory.*|busy with.*|first block.*| +", " ", printed
+    )
 
 
 @pytest.mark.parametrize("case", [*CORPORA, "parquet"])

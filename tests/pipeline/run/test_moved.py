@@ -336,3 +336,22 @@ def test_random_edits_equal_a_fresh_run(workplace, form):
             workplace.drive("--prune-missing")
     workplace.assert_equals_fresh()
     workplace.verify("--sample", "20", "--checksums")
+
+
+def test_a_part_of_the_path(workplace, encoded):
+    """Rows are copied to a path with the same part only; the plan says so."""
+    lines = [f"line {number} of the river" for number in range(40)]
+    fields = {"keep_fields": {"period": {"path": "corpus/([^/]+)/"}}}
+    views = {"texts": {"level": "text", "layers": [1]}}
+    files = {"tang/a.txt": data_of(lines), "tang/b.txt": data_of(lines[:3])}
+    workplace.finished(files, views=views, input={"files": "corpus/**/*.txt", **fields})
+    assert set(workplace.rows("texts")["period"].to_pylist()) == {"tang"}
+    encoded.clear()
+    for old, new, copied in (("tang/a.txt", "tang/c.txt", 40), ("tang/b.txt", "song/b.txt", 0)):
+        path = workplace.folder / "corpus" / new
+        path.parent.mkdir(exist_ok=True)
+        (workplace.folder / "corpus" / old).rename(path)
+        assert json.loads(workplace.plan("--json").out)["copied"]["texts"] == copied
+        workplace.drive("--prune-missing")
+        workplace.assert_equals_fresh()
+    assert workplace.rows("texts")["period"].to_pylist().count("song") == 3

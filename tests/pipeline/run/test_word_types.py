@@ -219,3 +219,31 @@ def test_invalid_settings(workplace, settings, message):
     workplace.write("corpus/a.txt", "a\n")
     configure(workplace, **settings)
     assert f"views.types.{message}" in workplace.drive(status=2).err
+
+
+PERIOD = {"keep_fields": {"period": {"path": "corpus/([^/]+)/"}}}
+
+
+def test_group_by_a_part_of_the_path(workplace):
+    files = {"tang/a.txt": "a river\n", "tang/b.txt": "river\n", "song/a.txt": "a river\n", "c.txt": "river\n"}
+    forms = {"level": "word_type", "layers": [1], "keep_words": ["river"]}
+    views = {"period": {**forms, "group_by": ["period"]}, "file": {**forms, "group_by": ["file"]}}
+    workplace.finished(files, views=views, input={"files": "corpus/**/*.txt", **PERIOD})
+
+    def counts(view):
+        table = workplace.rows(view)
+        return list(zip(table[view].to_pylist(), table["count"].to_pylist(), strict=True))
+
+    assert counts("period") == [(None, 1), ("song", 1), ("tang", 2)]
+    assert counts("file") == [(f"corpus/{name}", 1) for name in ("c.txt", "song/a.txt", "tang/a.txt", "tang/b.txt")]
+    workplace.verify()
+    # The bytes of a renamed file are known, and its rows belong to another group.
+    (workplace.folder / "corpus/tang/b.txt").rename(workplace.folder / "corpus/song/b.txt")
+    workplace.drive("--prune-missing")
+    assert counts("period") == [(None, 1), ("song", 2), ("tang", 1)]
+    assert counts("file")[2] == ("corpus/song/b.txt", 1)
+    workplace.assert_equals_fresh()
+    fields = {"period": {"path": "text/([^/]+)/"}}
+    workplace.configure(input={"files": "corpus/**/*.txt", "keep_fields": fields}, output={"path": "other"})
+    message = "input.keep_fields.period: path text/([^/]+)/ matches no file, such as corpus/c.txt; correct it, or"
+    assert message in workplace.drive(status=2).err
