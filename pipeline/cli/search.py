@@ -19,7 +19,7 @@ from layerbeam.pipeline.dataset.nearest import OWN_COLUMNS, Metric, check_where
 from layerbeam.pipeline.dataset.reader import Run, open_run
 from layerbeam.pipeline.dataset.row_texts import RowText, blocks_with, place_of, texts_at
 from layerbeam.pipeline.dataset.view import UnknownNameError, View
-from layerbeam.pipeline.dataset.word_rows import WordRows, same_words
+from layerbeam.pipeline.dataset.word_rows import LACKS_TEXTS, WordRows, same_words
 from layerbeam.pipeline.errors import UsageError, did_you_mean
 from layerbeam.pipeline.report.context import location
 from layerbeam.transforms.commits import Part, printable
@@ -212,6 +212,8 @@ def _which(
     if which is None:
         return f"which {view.level}? Give FILE:LINE:WORD; view {view.name} has of this line: {shown}"
     index = {row: i for i, row in enumerate(in_line.tolist())}
+    if not hits and word.lacks_texts:
+        return f"view {view.name}: {LACKS_TEXTS}"
     if not hits:
         return f"view {view.name} has no {which!r} in this line, only: {shown}{did_you_mean(which, words)}"
     return [np.array([index[row] for row in hit]) for hit in hits]

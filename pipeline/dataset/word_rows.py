@@ -22,13 +22,17 @@ Rows = npt.NDArray[np.integer[Any]]
 
 
 class WordRows:
-    """A word in a run. `seen`: the words of the texts that were compared with it."""
+    """A word in a run. `seen`: the words of the texts that were compared with it.
+
+    `lacks_texts`: whether tokens were passed over, because their texts cannot be read.
+    """
 
     def __init__(self, run: Run, word: str) -> None:
         self._run = run
         self._comparison = load_comparison(run.path, run.manifest["encoder"])
         self._key = self._comparison.key(word)
         self._known: dict[str, bool] = {}
+        self.lacks_texts = False
 
     @property
     def seen(self) -> list[str]:
@@ -67,10 +71,20 @@ class WordRows:
         bounds = zip(begins.tolist(), [*begins[1:].tolist(), table.num_rows], last.tolist(), strict=True)
         for begin, stop, until in bounds:
             file, line, sentence, segment, word = keys[:, begin].tolist()
-            text = texts.find(of_files[file], line, sentence, segment) if word >= 0 else None
-            if text is not None:
+            if word < 0:
+                continue
+            text = texts.find(of_files[file], line, sentence, segment)
+            if text is None:
+                self.lacks_texts = True
+            else:
                 own = text.text[start[begin] - text.start : until - text.start]
                 yield tuple(numbers[begin:stop]), own.strip()
+
+
+LACKS_TEXTS = (
+    "its texts are not known: no view has them, and the input files are missing, or have changed; add a view of level "
+    "text or word"
+)
 
 
 class _Texts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from layerbeam.pipeline.errors import OutputError
 from layerbeam.transforms import layout, storage
 from layerbeam.transforms.encoders import EncoderSource
 from layerbeam.transforms.tokenize.comparison import WordComparison
@@ -19,6 +20,15 @@ def keep_normalizer(output_path: str, encoder: EncoderSource) -> None:
 
 
 def load_comparison(output_path: str, encoder: Mapping[str, Any]) -> WordComparison:
-    """The comparison of words in the folder of a run, whose manifest has this encoder."""
+    """The comparison of words in the folder of a run, whose manifest has this encoder. OutputError if it is damaged."""
     path = storage.join(output_path, layout.NORMALIZER)
-    return WordComparison(encoder, storage.read_json(path) if encoder.get("tokenizer") == "tokenizers" else None)
+    data = storage.read_if_exists(path) if encoder.get("tokenizer") == "tokenizers" else None
+    try:
+        return WordComparison(encoder, None if data is None else storage.parse_json(data))
+    except ImportError:
+        raise OutputError(
+            f"{output_path}: its words are compared by the package tokenizers, which is not installed; run: "
+            f"{storage.install_command('hf')}"
+        ) from None
+    except ValueError as error:
+        raise OutputError(f"{path}: {error}; run the configuration again to rewrite it") from error

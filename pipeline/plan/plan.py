@@ -19,7 +19,6 @@ from layerbeam.pipeline.output.detect_format import find_format, refuse_other_fo
 from layerbeam.pipeline.output.find import PendingWork, check_output, find_inputs, find_work, starts_over
 from layerbeam.pipeline.output.finish import MISSING, find_problems
 from layerbeam.pipeline.output.rejects import frequent_remedies
-from layerbeam.pipeline.output.summary import count_words, token_notes
 from layerbeam.pipeline.plan.measure import Measurement, measure
 from layerbeam.pipeline.run.copied import find_copied
 from layerbeam.pipeline.run.estimate import (
@@ -34,6 +33,7 @@ from layerbeam.pipeline.run.estimate import (
     Statistic,
     estimate,
     free_bytes,
+    notes_of,
 )
 from layerbeam.pipeline.run.fields import check_fields
 from layerbeam.pipeline.run.hard_wrap import wrapping_hint
@@ -238,10 +238,7 @@ def make_plan(
     known = counts if sample.is_whole or counts[metrics.EMBEDDED] else {metrics.EMBEDDED: 1}
     encoder = job.encoder.describe()
     slow = slow_bfloat16(job.config.encoder.compute_dtype) if machines is None else None
-    seen = sample.counts()
-    words = token_notes(seen, count_words(seen, job.run_identity["identity"]["views"]))
-    of_texts = (f"in the texts that were read: {line}" for line in words)
-    hints = (note, vocabulary_note(encoder), slow, wrapping_hint(job, work), *job.notes, *of_texts)
+    hints = (note, vocabulary_note(encoder), slow, wrapping_hint(job, work), *job.notes, *notes_of(sample, job))
     return Plan(
         path=job.output.path,
         encoder=encoder,

@@ -40,7 +40,7 @@ class Occurrence:
 class WordSearch:
     """`count` occurrences in the rows searched, and a sample of them in the order file, line.
 
-    `words`: those seen.
+    `words`: those seen; `lacks_texts`: as of `WordRows`.
     """
 
     view: SampledView
@@ -48,6 +48,7 @@ class WordSearch:
     count: int
     rows_searched: int
     words: Sequence[str]
+    lacks_texts: bool
 
     def vectors(self, column: str) -> Array:
         """[n, W]: for a word of several pieces their mean."""
@@ -73,7 +74,8 @@ def find_word(context: ReportContext, word: str) -> WordSearch | None:
         drawn = np.sort(np.random.default_rng([context.seed, *word.encode()]).permutation(len(hits))[:_MAX_OCCURRENCES])
         by_part = itertools.groupby((hits[number] for number in drawn), lambda hit: hit[0])
         found = [_occurrences(context, named, view, part, [rows for _, rows in of_part]) for part, of_part in by_part]
-        search = WordSearch(view, list(itertools.chain(*found)), len(hits), rows_searched, named.seen)
+        shown = list(itertools.chain(*found))
+        search = WordSearch(view, shown, len(hits), rows_searched, named.seen, named.lacks_texts)
         if hits:
             return search
         missing.append(search)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from layerbeam.pipeline.dataset.word_rows import LACKS_TEXTS
 from layerbeam.pipeline.report.context import ReportContext, Section, location
 from layerbeam.pipeline.report.sections import categorize
 from layerbeam.pipeline.report.stats import (
@@ -69,6 +70,8 @@ def _not_found(context: ReportContext, word: str, search: WordSearch | None, sim
     add = f"add {_view_to_add(context, word)}}}` under `views`"
     if search is None:
         return f"“{word}”: no view of words or tokens has rows; {add}."
+    if search.lacks_texts:
+        return f"“{word}”: view {search.view.name}: {LACKS_TEXTS}."
     only = "" if search.view.has_all_words else f" It has only the words in its `keep_words`: {add}."
     near = f" Similar words there: {', '.join(similar)}." if similar else ""
     rows = f"{search.rows_searched:,} of {search.view.num_rows:,} rows searched"

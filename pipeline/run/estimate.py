@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.console import size_text
 from layerbeam.pipeline.output.find import PendingWork
+from layerbeam.pipeline.output.summary import count_words, token_notes
 from layerbeam.pipeline.run.sampling import PACKED, Budget, SampledSlice, Total, draw_slices, has_slices, read_slices
 from layerbeam.transforms import storage
 from layerbeam.transforms.blocks import Int64Array, TextBlock, TokenBlock
@@ -316,6 +317,13 @@ def estimate(job: Job, work: PendingWork, budget: Budget = RUN_BUDGET, seed: int
         is_whole=is_whole,
         seconds=time.process_time() - started,
     )
+
+
+def notes_of(sample: Estimate, job: Job) -> list[str]:
+    """What the tokenizer does not know of the texts, and which words will have no row, by the texts of a sample."""
+    counts = sample.counts()
+    lines = token_notes(counts, count_words(counts, job.run_identity["identity"]["views"]))
+    return [f"in the texts that were read: {line}" for line in lines]
 
 
 def _weigh(blocks: Sequence[CountedBlock], slices: Sequence[SampledSlice], totals: Mapping[str, Total]) -> float:

@@ -33,7 +33,7 @@ from layerbeam.pipeline.output.run_log import RunLog
 from layerbeam.pipeline.progress import Progress, show_progress
 from layerbeam.pipeline.run.copied import find_copied
 from layerbeam.pipeline.run.engines import LocalRunner
-from layerbeam.pipeline.run.estimate import ENCODED, Estimate, describe, estimate, free_bytes
+from layerbeam.pipeline.run.estimate import ENCODED, Estimate, describe, estimate, free_bytes, notes_of
 from layerbeam.pipeline.run.fields import check_fields
 from layerbeam.pipeline.run.hard_wrap import wrapping_hint
 from layerbeam.pipeline.run.signals import WorkerDiedError, interrupting_signal
@@ -90,6 +90,10 @@ class Run:
             run = dataclasses.replace(self, job=find_format(self.job, found), claim=claim)
             check_output(path, run.job.views, run.job.run_identity, claim["run"])
             discard_other_settings(path, run.job.run_identity)
+            try:
+                keep_normalizer(path, run.job.encoder)
+            except OSError as error:
+                raise _unwritable(path, error) from error
             return run._run(found)
 
     def _find_inputs(self) -> list[InputFile]:
@@ -119,6 +123,8 @@ class Run:
             echo_warning(f"input: {hint}")
         work, copied = find_copied(self.job, work)
         expected = estimate(self.job, work)
+        for line in (*self.job.notes, *notes_of(expected, self.job)):
+            echo_timed(line)
         if work.texts_done or copied.texts:
             texts = f", {count_noun(copied.texts, 'text')} to copy" if copied.texts else ""
             done = f"{count_noun(work.texts_done, 'text')} already embedded{texts}"
@@ -143,10 +149,13 @@ class Run:
         facts |= {"model_notes": list(self.job.notes)} if self.job.notes else {}
         path, views = self.job.output.path, describe_views(self.job.views)
         try:
-            keep_normalizer(path, self.job.encoder)
             return RunLog.begin(path, self.job.run_identity, inputs=inputs, views=views, **self.claim, **facts)
         except OSError as error:
-            raise UsageError(f"output.path: cannot write to {path}: {storage.reason_of(error)}") from error
+            raise _unwritable(path, error) from error
+
+
+def _unwritable(path: str, error: OSError) -> UsageError:
+    return UsageError(f"output.path: cannot write to {path}: {storage.reason_of(error)}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from layerbeam.transforms.encoders.adapter import AdapterError, own_adapters
 from layerbeam.transforms.encoders.config_file import EncoderError
 from layerbeam.transforms.encoders.dense import open_dense, read_dense_weights
-from layerbeam.transforms.encoders.formats.tokenizer_json import load_library_tokenizer
+from layerbeam.transforms.encoders.formats.tokenizer_json import load_library_tokenizer, load_normalizer
 from layerbeam.transforms.encoders.open import ENGINES, load_encoder, load_vocabulary, load_weights, open_encoder
 from layerbeam.transforms.encoders.source import EncoderSource, vocabulary_note
 
@@ -14,6 +14,7 @@ __all__ = [
     "EncoderSource",
     "load_encoder",
     "load_library_tokenizer",
+    "load_normalizer",
     "load_vocabulary",
     "load_weights",
     "open_dense",

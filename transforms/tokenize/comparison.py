@@ -6,7 +6,6 @@ Both are put into Unicode's form NFC, then normalized as the encoder does it; wh
 from __future__ import annotations
 
 import functools
-import json
 import unicodedata
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from layerbeam.transforms.blocks import Int64Array
+from layerbeam.transforms.encoders import load_normalizer
 from layerbeam.transforms.panics import panics_as_errors
 from layerbeam.transforms.reference import ReferenceWordPiece
 
@@ -44,7 +44,10 @@ def in_nfc(words: pa.DictionaryArray) -> tuple[Int64Array, pa.StringArray]:
 
 
 class WordComparison:
-    """The comparison of an encoder, given as its entry in a manifest, and the normalizer of its tokenizer.json."""
+    """The comparison of an encoder, given as its entry in a manifest, and the normalizer of its tokenizer.json.
+
+    EncoderError for another `normalizer`, ImportError without the library tokenizers.
+    """
 
     def __init__(self, encoder: Mapping[str, Any], normalizer: Mapping[str, Any] | None) -> None:
         self._normalize: Callable[[str], str] = str
@@ -57,14 +60,6 @@ class WordComparison:
     def key(self, word: str) -> str:
         """Equal for words that count as the same."""
         return key_of_form(self._normalize(nfc(word)))
-
-
-def load_normalizer(content: Mapping[str, Any]) -> Any:
-    """The normalizer of a tokenizer.json, of the library tokenizers. ImportError without the library."""
-    from tokenizers import Tokenizer
-
-    model = {"type": "WordLevel", "vocab": {}, "unk_token": ""}
-    return Tokenizer.from_str(json.dumps({"version": "1.0", "model": model, "normalizer": content})).normalizer
 
 
 @panics_as_errors()

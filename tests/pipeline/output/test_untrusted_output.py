@@ -7,6 +7,7 @@ import os
 import shutil
 
 import pytest
+from architectures import write_encoder
 from corpora import random_lines
 from repository import DATA
 
@@ -153,6 +154,27 @@ def test_what_a_folder_names_is_opened_only_with_trust(workplace, monkeypatch, s
         for command in opening:
             assert "what it was made with has changed" in workplace._call(*command, "--trust", status=2).err
         assert os.path.exists("ran") == (section == "input")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ({"type": "NFX"}, "is no normalizer: "),
+        ([], "is no normalizer, or makes texts more than 64 times as long"),
+        ({"type": "Replace", "pattern": {"String": "a"}, "content": "b" * 99}, "is no normalizer, or makes texts"),
+    ],
+)
+def test_a_normalizer_of_others_is_checked(workplace, content, why):
+    write_encoder(workplace.folder / "model", "albert")
+    words = {"w": {"level": "word", "layers": [1]}}
+    workplace.prepare("a bank\n", encoder={"handle": str(workplace.folder / "model")}, views=words)
+    workplace.drive("--output", "words")
+    file = workplace.folder / "words/_normalizer.json"
+    good = file.read_bytes()
+    file.write_text(json.dumps(content))
+    assert f"words/_normalizer.json: {why}" in workplace._call("report", "words", "--word", "bank", status=2).err
+    workplace.drive("--output", "words")
+    assert file.read_bytes() == good
 
 
 def test_no_file_that_a_folder_names_is_read_for_keep_words(workplace):

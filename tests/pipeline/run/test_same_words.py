@@ -42,7 +42,11 @@ def test_tokens_of_a_word_are_found_by_its_characters(workplace, encoders, name)
     for line in range(4):
         search(workplace, "--like", f"corpus/a.txt:{line}:bank")
     (workplace.folder / "corpus/a.txt").unlink()
-    assert occurrences(workplace, "bank", status=1) == 0
+    assert (
+        "“bank”: view t: its texts are not known: " in workplace._call("report", "out", "--word", "bank", status=1).err
+    )
+    arguments = ("search", "out", "--like", "corpus/a.txt:0:bank")
+    assert "view t: its texts are not known: " in workplace._call(*arguments, status=2).err
 
 
 def test_a_sentence_comes_from_the_text(workplace, encoders):

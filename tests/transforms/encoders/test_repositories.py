@@ -18,12 +18,12 @@ from dense import encoder_with_dense
 from model_server import Answer, Server, nobody
 from pytorch_files import save
 from repository import DATA
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from tampering import edit
 from test_locate import PAGE
 from weights import refused
 
-from layerbeam.transforms.encoders import EncoderError, EncoderSource, open_encoder
+from layerbeam.transforms.encoders import EncoderError, EncoderSource, load_encoder, open_encoder
 from layerbeam.transforms.encoders.formats import minilm
 
 # tensorflow_hub leaves the connections open that its errors came from.
@@ -104,6 +104,20 @@ def test_repository(server, opened, tmp_path):
     server.answers.clear()
     (later,) = opened("hf://org/bert", endpoint=nobody())
     assert later.fingerprint == first.fingerprint
+
+
+def test_the_commit_is_kept_when_a_branch_moves_on(server, opened, tmp_path):
+    publish(server, "org/bert", DATA / "hf_uncased")
+    (first,) = opened("hf://org/bert")
+    assert (first.describe()["commit"], first.pinned) == (SHA, f"hf://org/bert@{SHA}")
+    moved = shutil.copytree(DATA / "hf_uncased", tmp_path / "moved")
+    tensors = load_file(moved / "model.safetensors")
+    save_file({name: values + 1 for name, values in tensors.items()}, moved / "model.safetensors")
+    publish(server, "org/bert", moved, sha=OTHER_SHA)
+    (second,) = opened("hf://org/bert")
+    assert second.pinned == f"hf://org/bert@{OTHER_SHA}"
+    assert second.fingerprint != first.fingerprint
+    load_encoder(first, layers=[3], pooler=False)  # as a worker does: from its own commit
 
 
 def test_repository_with_dense_modules(server, opened, tmp_path):

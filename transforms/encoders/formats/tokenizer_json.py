@@ -164,8 +164,7 @@ def _of_library(
     handle: str, path: Path, content: Mapping[str, Any], vocab_size: int | None, other: str
 ) -> FastTokenizer:
     """`other`: what TensorFlow Text does not do."""
-    growth = math.prod(map(_growth, _normalizers(content.get("normalizer"))))
-    if growth > _MOST_GROWTH:
+    if _growth_of(content.get("normalizer")) > _MOST_GROWTH:
         raise _refusal(handle, path, "normalizer", content["normalizer"], f"at most {_MOST_GROWTH} times as long")
     tokenizer = load_library_tokenizer(handle, path)
     ids: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
@@ -193,6 +192,25 @@ def _of_library(
         Vocabulary("tokenizers", path, tuple(entries), special, digest, because=because, normalizer=normalizer_json),
         lowercase,
     )
+
+
+def load_normalizer(content: Any) -> Any:
+    """The normalizer of the library tokenizers that JSON describes. EncoderError if it is none, or makes texts long."""
+    from tokenizers import Tokenizer
+
+    model = {"type": "WordLevel", "vocab": {}, "unk_token": ""}
+    described = json.dumps({"version": "1.0", "model": model, "normalizer": content})
+    try:
+        if isinstance(content, dict) and _growth_of(content) <= _MOST_GROWTH:
+            return panics_as_errors()(Tokenizer.from_str)(described).normalizer
+    except Exception as error:  # the library raises nothing narrower
+        raise EncoderError(f"is no normalizer: {first_line(error)}") from None
+    raise EncoderError(f"is no normalizer, or makes texts more than {_MOST_GROWTH} times as long")
+
+
+def _growth_of(normalizer: Any) -> float:
+    """How many times as long a normalizer can make a text, at most."""
+    return math.prod(map(_growth, _normalizers(normalizer)))
 
 
 def _normalizers(given: Any) -> Iterator[Mapping[str, Any]]:
