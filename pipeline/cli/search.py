@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -102,13 +101,9 @@ def search(
     expression = None if where is None else _checked_where(run, searched, where)
     queries = [Query({"like": given}, *_like(run, searched, column, given)) for given in like]
     if texts:
-        from layerbeam.pipeline.dataset.query_texts import load_query_encoder  # it imports Beam and TensorFlow
+        from layerbeam.pipeline.dataset.query_texts import encode_given  # it imports Beam and TensorFlow
 
-        try:
-            encoder = load_query_encoder(run, searched.name, column, as_query=True, prompt=prompt, trust=trust)
-            vectors = encoder.encode(texts)
-        except UsageError as error:
-            raise UsageError(f"--text {error}") from error
+        vectors = encode_given(run, searched.name, column, texts, prompt=prompt, trust=trust)
         queries = [Query({"text": text}, vector) for text, vector in zip(texts, vectors, strict=True)] + queries
     found = searched.nearest(
         np.stack([query.vector for query in queries]),
@@ -153,7 +148,7 @@ def _view(run: Run, name: str | None, *, of_texts: bool) -> View:
 
 
 def _checked_where(run: Run, view: View, where: str) -> pc.Expression:
-    expression = parse_where(where, functools.partial(same_words, run, view) if view.level == "word" else None)
+    expression = parse_where(where, same_words(run, view) if view.level == "word" else None)
     try:
         check_where(view, expression)
     except ValueError as error:

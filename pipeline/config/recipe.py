@@ -19,6 +19,7 @@ from layerbeam.transforms.views import ViewSettings
 
 # What a setting is where neither a view nor the model's files say it.
 _UNSAID: Mapping[str, Any] = {"pooling": "mean", "dense": [], "normalize": False}
+_OF_RECIPE = (*_UNSAID, "truncate_dim")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,28 +41,46 @@ def complete(
     """
     folder = Path(source.folder)
     has_files = source.kind == "huggingface" and (folder / "modules.json").is_file()
-    of_texts = {name for name, view in views.items() if has_files and _is_vector_of_text(view, source)}
+    of_texts = [name for name, view in views.items() if has_files and _is_vector_of_text(view, source)]
     following = [name for name in of_texts if views[name].pooling is None and views[name].dense is None]
     model = _read(source.handle, folder, following) if of_texts else None
     completed, notes = dict[str, ViewSettings](), list[str]()
     for name, view in views.items():
-        said = model.view if model and name in following else unsaid if view.level == "text" and not has_files else {}
-        settings = {**_UNSAID, **said}
-        open_ = [field for field in (*_UNSAID, "truncate_dim") if getattr(view, field) is None]
-        completed[name] = dataclasses.replace(view, **{field: settings[field] for field in open_ if field in settings})
-        if model and name in of_texts and name not in following:
+        said = unsaid if view.level == "text" and not has_files else {}
+        if model is not None and name in following:
+            said = model.view
+        completed[name] = _complete_view(view, {**_UNSAID, **said})
+        if model is not None and name in of_texts and name not in following:
             notes += _differences(name, completed[name], model.view)
-    prompts = named_prompts(source)
-    prompt, query = encoder.prompt, encoder.query_prompt
-    if prompt is None and model and following:
-        prompt = model.encoder.get("prompt")
-    if query is None and (prompts.get("query") or (has_files and encoder.prompt is None)):
-        query = prompts.get("query", "")
-    unused = {name: text for name, text in prompts.items() if text and text not in (prompt, query)}
-    if unused and encoder.prompt is None:
-        named = ", ".join(f"{name} ({shown(text)})" for name, text in unused.items())
-        notes.append(f"encoder.prompt: the model's files have prompts that are not used: {named}")
-    return Recipe(dataclasses.replace(encoder, prompt=prompt, query_prompt=query), completed, tuple(notes))
+    default = model.encoder.get("prompt") if model is not None and following else None
+    named = named_prompts(source)
+    prompted = _complete_prompts(encoder, default, named, has_files=has_files)
+    return Recipe(prompted, completed, (*notes, *_unused_prompts(encoder, prompted, named)))
+
+
+def _complete_view(view: ViewSettings, said: Mapping[str, Any]) -> ViewSettings:
+    """The view with what is said of the settings that it leaves open."""
+    left_open = {name: value for name, value in said.items() if name in _OF_RECIPE and getattr(view, name) is None}
+    return dataclasses.replace(view, **left_open)
+
+
+def _complete_prompts(
+    encoder: EncoderConfig, default: str | None, named: Mapping[str, str], *, has_files: bool
+) -> EncoderConfig:
+    """The settings with the prompts of texts, by `default`, and of queries, which have that of texts if it is set."""
+    query = encoder.query_prompt
+    if query is None and (named.get("query") or (has_files and encoder.prompt is None)):
+        query = named.get("query", "")
+    prompt = default if encoder.prompt is None else encoder.prompt
+    return dataclasses.replace(encoder, prompt=prompt, query_prompt=query)
+
+
+def _unused_prompts(given: EncoderConfig, chosen: EncoderConfig, named: Mapping[str, str]) -> Iterator[str]:
+    """The prompts of a model that are not used, in one line, unless the settings give one."""
+    used = ("", chosen.prompt, chosen.query_prompt)
+    unused = [f"{name} ({shown(text)})" for name, text in named.items() if text not in used]
+    if unused and given.prompt is None:
+        yield f"encoder.prompt: the model's files have prompts that are not used: {', '.join(unused)}"
 
 
 def _is_vector_of_text(view: ViewSettings, source: EncoderSource) -> bool:

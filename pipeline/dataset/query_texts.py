@@ -42,6 +42,16 @@ class QueryEncoder:
         return encode_block(tokens, self._forward, self.job.views, self.job.encoding).vectors[view.name][self._column]
 
 
+def encode_given(
+    run: Run, name: str, column: str, texts: Sequence[str], *, prompt: str | None = None, trust: bool
+) -> npt.NDArray[Any]:
+    """[n, W]: the texts of `--text` as queries. UsageError, which names the option, as `load_query_encoder`."""
+    try:
+        return load_query_encoder(run, name, column, as_query=True, prompt=prompt, trust=trust).encode(texts)
+    except UsageError as error:
+        raise UsageError(f"--text {error}") from error
+
+
 def load_query_encoder(
     run: Run, name: str, column: str, *, as_query: bool, prompt: str | None = None, trust: bool = False
 ) -> QueryEncoder:

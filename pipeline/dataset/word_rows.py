@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -67,7 +69,7 @@ class WordRows:
         start, end = (table[name].to_numpy() for name in ("start", "end"))
         last = np.maximum.reduceat(end, begins) if len(begins) else begins
         numbers = range(part.rows) if rows is None else rows.tolist()
-        of_files, texts = files.dictionary.to_pylist(), _Texts(self._run, part)
+        of_files, texts = files.dictionary.to_pylist(), PartTexts(self._run, part)
         bounds = zip(begins.tolist(), [*begins[1:].tolist(), table.num_rows], last.tolist(), strict=True)
         for begin, stop, until in bounds:
             file, line, sentence, segment, word = keys[:, begin].tolist()
@@ -87,7 +89,7 @@ LACKS_TEXTS = (
 )
 
 
-class _Texts:
+class PartTexts:
     """The texts of a part's block: those of a view of texts, else the records of the input files."""
 
     def __init__(self, run: Run, part: Part) -> None:
@@ -114,9 +116,14 @@ class _Texts:
         return None if record is None else RowText(record, 0)
 
 
-def same_words(run: Run, view: View, word: str) -> pa.Array:
-    """The spellings in a view of words that count as the word."""
-    rows = WordRows(run, word)
-    for part in view.parts:
-        rows.find(view, part)
-    return pa.array([spelling for spelling in rows.seen if rows.is_word(spelling)], pa.string())
+def same_words(run: Run, view: View) -> Callable[[str], pa.Array]:
+    """What gives the spellings in a view of words that count as a word. The view's words are read once, if at all."""
+    comparison = load_comparison(run.path, run.manifest["encoder"])
+
+    @functools.cache
+    def spellings() -> dict[str, list[str]]:
+        of_parts = (view.read(part, ["word"])["word"] for part in view.parts)
+        words = sorted({word for column in of_parts for word in pc.unique(column).to_pylist()})
+        return {key: list(same) for key, same in itertools.groupby(sorted(words, key=comparison.key), comparison.key)}
+
+    return lambda word: pa.array(spellings().get(comparison.key(word), []), pa.string())

@@ -242,13 +242,9 @@ def neighbours(context: ReportContext) -> Section:
     chosen = sorted(texts.index(distinct[i]) for i in drawn)
     own = []
     if context.texts:
-        from layerbeam.pipeline.dataset.query_texts import load_query_encoder  # it imports Beam and TensorFlow
+        from layerbeam.pipeline.dataset.query_texts import encode_given  # it imports Beam and TensorFlow
 
-        try:
-            encoder = load_query_encoder(context.run, view.name, column, as_query=True, trust=context.trust)
-            encoded = encoder.encode(context.texts)
-        except UsageError as error:
-            raise UsageError(f"--text {error}") from error
+        encoded = encode_given(context.run, view.name, column, context.texts, trust=context.trust)
         nearest = _nearest_texts(view, column, encoded)
         own = [{"text": text, "nearest": hits} for text, hits in zip(context.texts, nearest, strict=True)]
     vectors = unit(view.sample_vectors(column))

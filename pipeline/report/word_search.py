@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from layerbeam.pipeline.dataset.row_texts import place_of, texts_at
-from layerbeam.pipeline.dataset.word_rows import WordRows
+from layerbeam.pipeline.dataset.row_texts import place_of
+from layerbeam.pipeline.dataset.word_rows import PartTexts, WordRows
 from layerbeam.pipeline.report.context import PLACE, ReportContext, SampledView, to_matrix
 from layerbeam.pipeline.report.stats import Array
 from layerbeam.transforms.commits import Part
@@ -102,9 +102,9 @@ def _occurrences(
     columns = view.existing(*dict.fromkeys((*PLACE, "word_index", "start", "end", "text", color_by)))
     firsts = view.read(part, columns, np.array([rows[0] for rows in hits])).to_pylist()
     ends = view.read(part, ["end"], np.array([rows[-1] for rows in hits]))["end"].to_pylist()
-    texts = texts_at(context.run, map(place_of, firsts))
+    texts = PartTexts(context.run, part)
     for rows, first, end in zip(hits, firsts, ends, strict=True):
-        text, origin = texts.get(place_of(first), (first.get("text"), 0))
+        text, origin = texts.find(*place_of(first), 0) or (first.get("text"), 0)
         start, stop = first["start"] - origin, end - origin
         # Places in the second text of a pair are not those of the text that is shown.
         is_there = text is not None and 0 <= start < stop and word.is_word(text[start:stop].strip())

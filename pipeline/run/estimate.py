@@ -118,8 +118,10 @@ class Estimate:
 
     def counts(self) -> dict[str, int]:
         """The total of every statistic, rounded."""
-        names = {name for block in self.blocks for name in block.statistics}
-        return {name: round(self.sum(name)) for name in names}
+        totals = collections.Counter[str]()
+        for block in self.blocks:
+            totals.update({name: block.weight * value for name, value in block.statistics.items()})
+        return {name: round(total) for name, total in totals.items()}
 
     def in_sample(self, name: str) -> float:
         return float(sum(block[name] for block in self.blocks))

@@ -200,28 +200,43 @@ def bad_lines(sample: bytes, record_format: RecordFormat) -> int:
 
 def _problem(row: _Row, columns: int, record_format: RecordFormat) -> str | None:
     """Why a row is not a record of so many fields, and the setting that may read it; None if it is, or is empty."""
-    delimiter, quote, problem = record_format.separator, record_format.quote_mark, row.problem
-    if problem is None and quote is not None and f" {quote}".encode() in row.raw:
+    problem = _misplaced_quotes(row, columns, record_format) if row.problem is None else row.problem
+    if problem is not None:
+        return _with_remedy(problem, row, record_format)
+    if len(row.fields) == columns or not any(map(str.strip, row.fields)):
+        return None
+    problem = f"has {len(row.fields)} fields, not {columns}"
+    if record_format.quote_mark is None and any('"' in (field[:1], field[-1:]) for field in row.fields):
+        return f"{problem}; set input.quote: '\"' if fields are in quotes"
+    return problem
+
+
+def _misplaced_quotes(row: _Row, columns: int, record_format: RecordFormat) -> str | None:
+    """What shows that the quotes of a row, which Python's parser takes, are part of its texts; None if nothing does."""
+    delimiter, quote = record_format.separator, record_format.quote_mark
+    if quote is None:
+        return None
+    if f" {quote}".encode() in row.raw:
         raw = delimiter + row.raw.decode("latin-1")
         # If such a field were in quotes, its own would come twice.
         blank = [field for field in row.fields if field.startswith(" ") and field.lstrip(" ").startswith(quote)]
         if any(delimiter + field in raw for field in blank):
-            problem = "has a blank before the quote of a field"
-    if problem is None and quote is not None and row.num_lines > 2:
+            return "has a blank before the quote of a field"
+    if row.num_lines > 2:
         inner = [line for line in row.raw.rstrip(b"\r\n").split(b"\n")[1:-1] if line.strip()]
         found = {line.count(delimiter.encode()) for line in inner}
         if found == {columns - 1} and len(inner) * (columns - 1) >= _DELIMITERS_OF_ROWS:
-            problem = "has lines in quotes that look like rows"
-    if problem is None:
-        if len(row.fields) == columns or not any(map(str.strip, row.fields)):
-            return None
-        problem = f"has {len(row.fields)} fields, not {columns}"
-        if quote is None and any('"' in (field[:1], field[-1:]) for field in row.fields):
-            return f"{problem}; set input.quote: '\"' if fields are in quotes"
-    elif quote is not None and "carriage return" not in problem and problem != too_long(record_format):
-        escapes = record_format.escape is None and f"\\{quote}".encode() in row.raw
-        return f"{problem}; {_ESCAPE if escapes else _NO_QUOTES}"
-    return problem
+            return "has lines in quotes that look like rows"
+    return None
+
+
+def _with_remedy(problem: str, row: _Row, record_format: RecordFormat) -> str:
+    """The problem, with the setting of quotes that may read the row, if one may."""
+    quote = record_format.quote_mark
+    if quote is None or "carriage return" in problem or problem == too_long(record_format):
+        return problem
+    escapes = record_format.escape is None and f"\\{quote}".encode() in row.raw
+    return f"{problem}; {_ESCAPE if escapes else _NO_QUOTES}"
 
 
 def _lines(chunks: Iterable[bytes], record_format: RecordFormat) -> Iterator[bytes]:
