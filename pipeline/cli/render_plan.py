@@ -35,6 +35,9 @@ def print_plan(plan: Plan) -> None:
         for name, view in plan.views.items()
     ]
     console.print_table(("view", "rows", "vectors", "files"), views, left=("view",))
+    stay = [name for name in plan.views if name not in plan.new_views]
+    if stay:
+        console.print_section("added", [f"{', '.join(plan.new_views)}; the files of {', '.join(stay)} stay"])
     console.print_section("disk", [_disk_line(plan)])
     console.print_section("time", _time_lines(plan.time))
     console.print_section("Dataflow", _dataflow_lines(plan))
@@ -127,9 +130,10 @@ def _percent(fraction: float) -> str:
 
 
 def _disk_line(plan: Plan) -> str:
-    sums, free = sum(view.sums_bytes for view in plan.views.values()), plan.free_bytes
+    new = [plan.views[name] for name in plan.new_views]
+    sums, free = sum(view.sums_bytes for view in new), plan.free_bytes
     blocks = plan.blocks + plan.copied["blocks"]
-    size = sum(view.bytes for view in plan.views.values()) + sums + plan.copied["bytes"]
+    size = sum(view.bytes for view in new) + sums + plan.copied["bytes"]
     if not blocks:
         return "nothing to write"
     line = f"about {size_text(size)} in {count_noun(blocks, 'block')}, at most one file per block and view"

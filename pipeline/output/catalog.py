@@ -338,8 +338,10 @@ class Catalog(Scratch):
         return bytes(next(self._run("SELECT line FROM blocks WHERE id = ?", (block,)))[0])
 
     def texts_and_tokens(self) -> tuple[int, int]:
-        """Those of all kept blocks."""
-        texts, tokens = next(self._run("SELECT SUM(texts), SUM(tokens) FROM ranges JOIN kept ON block = id"))
+        """Those of the kept blocks of the run's settings."""
+        query = """SELECT SUM(texts), SUM(tokens) FROM ranges JOIN kept ON block = id JOIN blocks USING (id)
+                   WHERE fingerprint = ?"""
+        texts, tokens = next(self._run(query, (self.fingerprint,)))
         return texts or 0, tokens or 0
 
     def fingerprints(self) -> set[str]:

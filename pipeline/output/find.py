@@ -179,11 +179,11 @@ class PendingWork:
     copies: list[tuple[int, FileToRead]] = dataclasses.field(default_factory=list)
     catalog: Catalog = dataclasses.field(default_factory=lambda: Catalog(""), repr=False)
 
-    @property
-    def kept_views(self) -> frozenset[str]:
-        """Views that all files to read have parts of, in commits that lack other views."""
+    def new_views(self, views: Sequence[View]) -> list[View]:
+        """The views to write: all but those of which every file to read has parts, in commits that lack others."""
         kept = [file.done.kept_views for file in self.to_read]
-        return frozenset.intersection(*kept) if kept else frozenset()
+        written = frozenset.intersection(*kept) if kept else frozenset()
+        return [view for view in views if part_folder(view) not in written]
 
     @property
     def is_empty(self) -> bool:

@@ -176,6 +176,7 @@ class Plan:
     seed: int
     input: InputSummary
     kept: dict[str, int]  # texts and tokens of earlier runs that stay
+    new_views: list[str]  # those that are written: the folder has the others of all texts left to do
     copied: dict[str, int]  # texts and tokens with other lines, files or fields than the rows have, blocks, and bytes
     hints: list[str]
     estimates: dict[str, Statistic]
@@ -245,6 +246,7 @@ def make_plan(
         seed=seed,
         input=_summarize_input(work, sample, job.records),
         kept={"texts": work.texts_done, "tokens": work.tokens_done},
+        new_views=[view.name for view in work.new_views(job.views)],
         copied=dataclasses.asdict(copied),
         hints=[hint for hint in hints if hint is not None],
         estimates={name: sample.statistic(statistic).rounded() for name, statistic in _STATISTICS.items()},

@@ -129,7 +129,7 @@ class Run:
             texts = f", {count_noun(copied.texts, 'text')} to copy" if copied.texts else ""
             done = f"{count_noun(work.texts_done, 'text')} already embedded{texts}"
             echo_timed(f"resuming: {done}; the estimates below cover the rest")
-        views = [view for view in self.job.views if view.name not in work.kept_views]
+        views = work.new_views(self.job.views)
         sampled = "" if expected.is_whole else " (estimated from a sample)"
         echo_timed(f"to write{sampled}: " + "; ".join(describe(expected, view) for view in views))
         path, free = self.job.output.path, free_bytes(self.job.output.path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 import pytest
 from weights import write_large_word
@@ -37,7 +38,14 @@ def stamps(workplace):
 def test_added_views_end_as_in_a_run_with_all_of_them(added):
     before = stamps(added)
     assert len(before) > 8
-    assert "left to do" not in added.plan().out
+    planned = added.plan().out
+    assert "left to do" not in planned
+    assert "kept" not in planned
+    assert "added     lines, tokens; the files of texts, types stay\n" in planned
+    disk = re.search(r"disk +about ([\d.]+) MB in ", planned)
+    assert disk is not None
+    sizes = {name: view["bytes"] for name, view in json.loads(added.plan("--json").out)["views"].items()}
+    assert float(disk[1]) * 1e6 == pytest.approx(sizes["lines"] + sizes["tokens"], rel=0.02)
     done = added.drive()
     assert stamps(added) == before
     added.assert_equals_fresh()
@@ -51,6 +59,8 @@ def test_added_views_end_as_in_a_run_with_all_of_them(added):
     added.assert_equals_fresh()
     assert "in `tokens`" in done.err
     assert "in `texts`" not in done.err
+    assert "in `types`" not in done.err
+    assert "resuming" not in done.err
 
 
 def test_failure_while_a_view_is_added(added, fail_after):
