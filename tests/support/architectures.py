@@ -114,6 +114,18 @@ def _mpnet(folder: Path) -> None:
         "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "vocab": ids},
     }
     (folder / "tokenizer.json").write_text(json.dumps(content))
+    tokens = {
+        "cls": "<s>",
+        "sep": "</s>",
+        "unk": "[UNK]",
+        "pad": "<pad>",
+        "bos": "<s>",
+        "eos": "</s>",
+        "mask": "<mask>",
+    }
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({f"{name}_token": token for name, token in tokens.items()})
+    )
 
 
 def _unigram(folder: Path) -> None:

@@ -47,8 +47,6 @@ TRANSFORMER_FILES = [
 ]
 # Tokenizers in files that are not read.
 _OTHER_TOKENIZERS = ("spm.model", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "merges.txt")
-# The special tokens of TensorFlow Text's WordPiece, by their fields in tokenizer_config.json.
-_OF_FIELDS = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
 # What training programs put before the names of all tensors.
 _WRAPPERS = ("module.", "_orig_mod.", "auto_model.", "base_model.", "model.", "encoder.", "0.")
 # The weights in a file; a folder may have both.
@@ -158,13 +156,16 @@ def _check_added(handle: str, folder: Path, config: ConfigFile | None, vocabular
     And, for WordPiece of TensorFlow Text, one that transformers finds in texts before it cuts them into words.
     """
     is_wordpiece, name = vocabulary.library == "tensorflow_text", vocabulary.file.name
+    special = vocabulary.special
+    around = (("cls_token", special.before), ("sep_token", special.behind))
+    put = {field: vocabulary.entries[ids[0]] for field, ids in around if ids} | {"unk_token": "[UNK]"}
     places: dict[str, set[int]] = {}
     for number, entry in enumerate(vocabulary.entries):
         places.setdefault(entry, set()).add(number)
     for path, field, token, given in _added_tokens(handle, folder, config):
         ids, is_known = places.get(token), is_known_token(token)
-        if is_wordpiece and token != _OF_FIELDS.get(field, token):
-            why = f"is the {field}, and layerbeam puts {_OF_FIELDS[field]}"
+        if is_wordpiece and token != put.get(field, token):
+            why = f"is the {field}, and layerbeam puts {put[field]}"
         elif ids is None and not is_known:
             why = f"is not in {name}"
         elif (
