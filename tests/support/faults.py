@@ -18,12 +18,14 @@ FAULTS = ("cut", "lost", "reset", 429, 500, 503)
 class Faults:
     """Which answers fail: those for which `planned` has a fault, in this order; then a share of all.
 
-    `happened`: how often each fault befell each method. `chunked`: whether answers come in chunks, without a length.
+    `planned_at`: the same for the paths that end so. `happened`: how often each fault befell each method. `chunked`:
+    whether answers come in chunks, without a length.
     """
 
     def __init__(self) -> None:
         self.chunked = False
         self.planned: list[str | int | None] = []
+        self.planned_at: dict[str, list[str | int | None]] = {}
         self.happened: Counter[tuple[str | int, str]] = Counter()
         self._share, self._random = 0.0, random.Random()
         self._lock = threading.Lock()
@@ -32,11 +34,12 @@ class Faults:
         """From now on this share of the answers fails."""
         self._share, self._random = share, random.Random(seed)
 
-    def next(self, method: str) -> str | int | None:
+    def next(self, method: str, path: str) -> str | int | None:
         """What befalls the answer to this request; mostly nothing."""
         with self._lock:
-            if self.planned:
-                fault = self.planned.pop(0)
+            planned = next((plan for end, plan in self.planned_at.items() if path.endswith(end)), self.planned)
+            if planned:
+                fault = planned.pop(0)
             else:
                 fault = self._random.choice(FAULTS) if self._random.random() < self._share else None
             if fault is not None:
@@ -75,7 +78,7 @@ class FaultyHandler(http.server.BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         body = self._body()
-        fault = self.faults.next(self.command)
+        fault = self.faults.next(self.command, self.path)
         if fault == "reset":
             self._hang_up()
             return

@@ -123,7 +123,7 @@ def test_the_card_has_configurations_of_one_format(workplace, formats, configs):
 @pytest.mark.parametrize("fault", ["reset", 503, 429])
 def test_a_publication_that_broke_off_is_resumed(finished, hub, fault, monkeypatch):
     monkeypatch.setattr("layerbeam.pipeline.cli.publish._FILES_AT_ONCE", 1)
-    hub.faults.planned = [*[None] * 10, fault]  # at the second commit
+    hub.faults.planned_at = {"/commit/main": [None, None, fault]}  # the first commits are of the normalizer and a part
     done = finished._call("publish", "out", "org/out", status=1)
     assert "org/out: " in done.err
     assert "; run the same command again to resume" in done.err
