@@ -10,17 +10,16 @@ TYPE_CHECKING = False  # without an import: `python -m layerbeam` looks for modu
 if TYPE_CHECKING:
     from layerbeam.pipeline.cli.run_function import run
     from layerbeam.pipeline.dataset.reader import open_run
-    from layerbeam.pipeline.encode import encode
-    from layerbeam.pipeline.in_beam.embed_rows import EmbedRows
-    from layerbeam.pipeline.in_beam.embed_text import EmbedText
-    from layerbeam.pipeline.in_beam.embeddings import Embeddings
-    from layerbeam.pipeline.in_beam.model_handler import ModelHandler
-    from layerbeam.transforms.blocks import Slice, TextBlock, TokenBlock, VectorBlock
-    from layerbeam.transforms.columns import make_table
-    from layerbeam.transforms.commits import Commit, InputFile
+    from layerbeam.pipeline.embed.embed_rows import EmbedRows
+    from layerbeam.pipeline.embed.embed_text import EmbedText
+    from layerbeam.pipeline.embed.embeddings import Embeddings
+    from layerbeam.pipeline.embed.encode import encode
+    from layerbeam.pipeline.embed.model_handler import ModelHandler
     from layerbeam.transforms.embedder import TextError
     from layerbeam.transforms.encode import EncodeBlocks
     from layerbeam.transforms.encoders import EncoderSource, load_encoder, open_encoder
+    from layerbeam.transforms.flow.blocks import Slice, TextBlock, TokenBlock, VectorBlock
+    from layerbeam.transforms.flow.commits import Commit, InputFile
     from layerbeam.transforms.hardware import Hardware
     from layerbeam.transforms.parts.part_format import Output
     from layerbeam.transforms.read import ReadBlocks
@@ -28,7 +27,8 @@ if TYPE_CHECKING:
     from layerbeam.transforms.slice import FindFiles, SliceFiles
     from layerbeam.transforms.tokenize import TokenizeBlocks
     from layerbeam.transforms.tokenize.wordpiece import WordPiece
-    from layerbeam.transforms.views import View
+    from layerbeam.transforms.views.columns import make_table
+    from layerbeam.transforms.views.view import View
     from layerbeam.transforms.write import WriteBlocks
 
 __all__ = [
@@ -72,13 +72,13 @@ __version__ = "0.1.0"
 _MODULES = {
     "pipeline.cli.run_function": "run",
     "pipeline.dataset.reader": "open_run",
-    "pipeline.encode": "encode",
-    "pipeline.in_beam.embed_rows": "EmbedRows",
-    "pipeline.in_beam.embed_text": "EmbedText",
-    "pipeline.in_beam.embeddings": "Embeddings",
-    "pipeline.in_beam.model_handler": "ModelHandler",
-    "transforms.blocks": "Slice TextBlock TokenBlock VectorBlock",
-    "transforms.commits": "Commit InputFile",
+    "pipeline.embed.encode": "encode",
+    "pipeline.embed.embed_rows": "EmbedRows",
+    "pipeline.embed.embed_text": "EmbedText",
+    "pipeline.embed.embeddings": "Embeddings",
+    "pipeline.embed.model_handler": "ModelHandler",
+    "transforms.flow.blocks": "Slice TextBlock TokenBlock VectorBlock",
+    "transforms.flow.commits": "Commit InputFile",
     "transforms.encode": "EncodeBlocks",
     "transforms.encoders": "EncoderSource load_encoder open_encoder",
     "transforms.hardware": "Hardware",
@@ -87,9 +87,9 @@ _MODULES = {
     "transforms.slice": "FindFiles SliceFiles",
     "transforms.tokenize": "TokenizeBlocks",
     "transforms.tokenize.wordpiece": "WordPiece",
-    "transforms.columns": "make_table",
+    "transforms.views.columns": "make_table",
     "transforms.embedder": "TextError",
-    "transforms.views": "View",
+    "transforms.views.view": "View",
     "transforms.write": "WriteBlocks",
     "transforms.write.block": "Output",
 }

@@ -17,9 +17,10 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 from layerbeam.pipeline.console import count_noun, duration_text, hides_status, plain_console
-from layerbeam.transforms import metrics, storage
+from layerbeam.transforms import storage
 from layerbeam.transforms.encode.forward import TOKENS_ENCODED
-from layerbeam.transforms.layout import COMMITS
+from layerbeam.transforms.flow import metrics
+from layerbeam.transforms.flow.layout import COMMITS
 
 POLL_INTERVAL_SECONDS = 0.5
 LOG_INTERVAL_SECONDS = 30.0

@@ -9,9 +9,9 @@ import pytest
 from layerbeam.pipeline.config.load import parse_yaml
 from layerbeam.pipeline.errors import root_cause
 from layerbeam.pipeline.output.rejects import remedy
-from layerbeam.transforms import layout
-from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.encoders.formats.saved_model import interface
+from layerbeam.transforms.flow import layout
+from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.input.content import format_by_content
 from layerbeam.transforms.storage.errors import reason_of_service
 from layerbeam.transforms.storage.store import Store

@@ -17,19 +17,21 @@ from layerbeam.pipeline.remote.image_check import broken_modules
 
 # The folders and modules of pipeline/: each imports only those behind it. What all need lies below them.
 LAYERS = (
-    *("cli", "report", "verify", "plan", "remote", "run", "build", "extract_features", "encode", "in_beam", "dataset"),
+    *("cli", "init", "publish", "encoder", "plan", "verify", "report", "search", "show", "remote", "run"),
+    *("forecast", "embed", "dataset"),
     *("output", "config", "progress", "markup", "console", "versions", "errors"),
 )
 STAGES = ("slice", "read", "tokenize", "encode", "write")
 # Beam may be imported where a stage is wired, where a pipeline is built and run, and in their shared modules.
 BEAM = {
-    *(f"layerbeam.transforms.{name}" for name in ("coders", "counters", "stage", *STAGES)),
+    *(f"layerbeam.transforms.flow.{name}" for name in ("coders", "counters", "stage")),
+    *(f"layerbeam.transforms.{stage}" for stage in STAGES),
     # Imported for the first path with a scheme.
     *(f"layerbeam.transforms.storage.{name}" for name in ("google_store", "s3_store", "store", "stores")),
-    *(f"layerbeam.pipeline.{name}" for name in ("build", "cli.beam_options", "cli.flex_template")),
+    *(f"layerbeam.pipeline.cli.{name}" for name in ("beam_options", "flex_template")),
     *(f"layerbeam.pipeline.output.{name}" for name in ("find", "finish", "word_types", "dataflow_jobs", "engine_jobs")),
 }
-BEAM_FOLDERS = ("layerbeam.pipeline.in_beam.", "layerbeam.pipeline.run.", "layerbeam.pipeline.remote.")
+BEAM_FOLDERS = ("layerbeam.pipeline.embed.", "layerbeam.pipeline.run.", "layerbeam.pipeline.remote.")
 
 
 def _modules() -> dict[str, ast.Module]:

@@ -19,7 +19,7 @@ import pydantic
 
 from layerbeam.pipeline.cli import parser as command_line
 from layerbeam.pipeline.config.schema import BEAM, SECTIONS, Config, default_of, fields_of
-from layerbeam.pipeline.config.template import to_yaml
+from layerbeam.pipeline.init.template import to_yaml
 from layerbeam.transforms.settings import REQUIRED, Settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -102,7 +102,7 @@ def settings_page() -> str:
     lines = [
         "# Settings",
         "",
-        WRITTEN.format(source="pipeline/config/schema.py, transforms/views.py and transforms/settings.py"),
+        WRITTEN.format(source="pipeline/config/schema.py, transforms/views/view.py and transforms/settings.py"),
         "A configuration is a YAML file with the sections below. `layerbeam init` writes one with every setting in it;",
         "`layerbeam run CONFIG --set encoder.max_seq_length=64` changes one of them. An unknown name, a value that is",
         "not allowed or a layer that the encoder does not have is an error before anything starts.",

@@ -90,7 +90,7 @@ contradiction-of-chunks pipeline/config/rules.py pipeline/run/test_chunk_unit.py
     given.unit == "chunk" and chunk.overlap > chunk.tokens // 2: ==> given.unit == "chunk" and chunk.overlap > chunk.tokens:
 rejects-in-identity pipeline/config/job.py pipeline/output/test_commits.py::test_a_lost_record_of_the_run_does_not_hide_other_settings
     for name in ("files", "max_missing", "max_reject_rate"): ==> for name in ("files", "max_missing"):
-damaged-is-sound pipeline/output/catalog.py pipeline/output/test_integrity.py::test_a_flipped_bit_is_found_and_rewritten
+damaged-is-sound pipeline/output/catalog.py pipeline/dataset/test_integrity.py::test_a_flipped_bit_is_found_and_rewritten
     OR (attempt = 0 AND path IN (SELECT path FROM damaged)) ==> OR (attempt < 0 AND path IN (SELECT path FROM damaged))
 other-settings-are-kept pipeline/output/catalog.py pipeline/output/test_changes.py::test_a_later_attempt_with_other_settings_commits_the_same_blocks
     ORDER BY fingerprint <> :fingerprint, attempt DESC) AS place ==> ORDER BY attempt DESC) AS place
@@ -104,7 +104,7 @@ end-of-newer-run pipeline/output/finish.py pipeline/output/test_finish.py::test_
     manifest = self._describe(catalog, totals, left_out)⏎        self._refuse_if_superseded() ==> manifest = self._describe(catalog, totals, left_out)
 reject-rate-reached pipeline/output/finish.py pipeline/output/test_finish.py::test_as_many_rejects_as_are_allowed
     elif by_encoder > of_encoder * records: ==> elif by_encoder >= of_encoder * records:
-repaired-stays-damaged pipeline/output/integrity.py pipeline/output/test_integrity.py::test_a_folder_that_was_restored_is_not_rewritten
+repaired-stays-damaged pipeline/dataset/integrity.py pipeline/dataset/test_integrity.py::test_a_folder_that_was_restored_is_not_rewritten
     storage.delete_files(output_path, [layout.DAMAGED]) ==> pass
 lock-says-nothing pipeline/output/attempts.py pipeline/output/test_attempts.py::test_a_killed_local_run_is_no_obstacle_for_who_holds_the_file_lock pipeline/output/test_attempts.py pipeline/output/test_lock.py
     (locked and "runner" not in record) ==> ("runner" not in record)
@@ -112,7 +112,7 @@ incomplete-is-no-end pipeline/output/attempts.py pipeline/output/test_attempts.p
     ended = record["state"] in ("done", "incomplete") ==> ended = record["state"] == "done"
 beats-stay pipeline/output/lock.py pipeline/output/test_lock.py::test_a_refused_attempt_and_one_without_a_record_leave_nothing
     [layout.run_path(claim["run"]), layout.alive_path(claim["run"])] ==> [layout.run_path(claim["run"])]
-page-before pipeline/output/index.py pipeline/output/test_index.py
+page-before pipeline/dataset/index.py pipeline/dataset/test_index.py
     if self._page[0] != page: ==> if self._page[0] < page:
 other-index-after pipeline/output/changes.py pipeline/output/test_changes.py::test_a_file_for_another_index_whose_name_begins_alike
     if header.after == after: ==> if header.after:
@@ -138,17 +138,17 @@ more-rows-than-listed pipeline/dataset/batches.py pipeline/dataset/test_batches.
     if sum(sizes) != part.rows: ==> if sum(sizes) < part.rows:
 tensors-not-aligned pipeline/dataset/export.py pipeline/dataset/test_export.py::test_tensors_are_aligned_as_other_readers_want_them
     (-len(text) % 8) ==> (len(text) % 8)
-no-delay pipeline/in_beam/embed_text.py pipeline/in_beam/test_embed_text.py::test_wrong_settings pipeline/in_beam/test_embed_rows.py::test_wrong_settings
+no-delay pipeline/embed/embed_text.py pipeline/embed/test_embed_text.py::test_wrong_settings pipeline/embed/test_embed_rows.py::test_wrong_settings
     max_delay_seconds is not None and max_delay_seconds <= 0: ==> max_delay_seconds is not None and max_delay_seconds < 0:
-encoder-of-before pipeline/in_beam/model_handler.py pipeline/in_beam/test_model_handler.py::test_the_model_is_updated_by_a_side_input pipeline/in_beam/test_model_handler.py
+encoder-of-before pipeline/embed/model_handler.py pipeline/embed/test_model_handler.py::test_the_model_is_updated_by_a_side_input pipeline/embed/test_model_handler.py
     self._fingerprint = None ==> pass
-key-is-text pipeline/in_beam/model_handler.py pipeline/in_beam/test_model_handler.py::test_a_batch_is_filled_to_a_number_of_tokens
+key-is-text pipeline/embed/model_handler.py pipeline/embed/test_model_handler.py::test_a_batch_is_filled_to_a_number_of_tokens
     text = element[1] if isinstance(element, tuple) else element ==> text = element
-old-parts-first pipeline/cli/publish.py pipeline/cli/test_publish.py::test_readers_find_rows_until_the_last_commit
+old-parts-first pipeline/publish/publish.py pipeline/publish/test_publish.py::test_readers_find_rows_until_the_last_commit
     if batch[-1] == _HEADS[-1]: ==> if batch[0] == new[0]:
-column-twice pipeline/cli/inspect_input.py pipeline/cli/test_init_input.py::test_a_column_that_is_there_twice
+column-twice pipeline/init/inspect_input.py pipeline/init/test_init_input.py::test_a_column_that_is_there_twice
     if header.count(name) == 1 ==> if header.count(name)
-half-line-of-sample pipeline/cli/inspect_input.py pipeline/cli/test_init_input.py::test_what_is_read_of_a_large_file_ends_with_a_line
+half-line-of-sample pipeline/init/inspect_input.py pipeline/init/test_init_input.py::test_what_is_read_of_a_large_file_ends_with_a_line
     return sample[: sample.rfind(b"\n") + 1] or sample ==> return sample
 other-fields-move-cuts transforms/input/jsonl.py transforms/input/test_cuts.py::test_blocks_of_records_end_by_their_texts
     return b"".join(found) if found else line ==> return line
@@ -158,7 +158,7 @@ texts-without-pairs transforms/input/records.py pipeline/run/test_changed_fields
     own.first_line, [texts, pairs]) ==> own.first_line, [texts])
 old-fields-stay transforms/parts/write.py pipeline/run/test_changed_fields.py::test_other_fields_in_every_record
     return rows if self.texts is None else _with_fields(rows, self.texts) ==> return rows
-sums-by-old-fields transforms/views.py pipeline/run/test_changed_fields.py::test_sums_by_a_field_are_made_anew
+sums-by-old-fields transforms/views/view.py pipeline/run/test_changed_fields.py::test_sums_by_a_field_are_made_anew
     any(view.aggregates and view.group_by for view in views) ==> False
 chunk-for-each-block transforms/input/cuts.py transforms/input/test_cuts.py::test_any_content_is_cut_in_a_few_passes
     is_opened = place != self._place ==> is_opened = True

@@ -10,15 +10,15 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from layerbeam.transforms.blocks import TextBlock, TokenBlock, VectorBlock
-from layerbeam.transforms.columns import row_columns, vector_splits
 from layerbeam.transforms.encode.block import encode_block
 from layerbeam.transforms.encode.forward import EncodeCost, Forward
 from layerbeam.transforms.encode.isolate import encode_or_reject
 from layerbeam.transforms.encoders import EncoderSource
+from layerbeam.transforms.flow.blocks import TextBlock, TokenBlock, VectorBlock
 from layerbeam.transforms.settings import EncodeSettings, SequenceSettings
 from layerbeam.transforms.tokenize.tokenizer import Tokenizer
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.columns import row_columns, vector_splits
+from layerbeam.transforms.views.view import View
 
 # Of one text: {view: {column: values}}. Vector columns are arrays [n, W], other columns lists of n values; n is the
 # number of the text's tokens or words, and 1 at level text; with pooling none its vectors are [k, W] of its k tokens.

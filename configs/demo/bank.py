@@ -41,9 +41,9 @@ def find_occurrences(run: Run) -> tuple[WordSearch, npt.NDArray[np.str_]]:
 def main(output_path: str) -> None:
     # Beam warns of its optional Google client when it is imported.
     logging.getLogger().setLevel(logging.ERROR)
-    from layerbeam.pipeline.cli.render_summary import print_rows
     from layerbeam.pipeline.dataset.reader import open_run
-    from layerbeam.pipeline.output.summary import summarize
+    from layerbeam.pipeline.dataset.summary import summarize
+    from layerbeam.pipeline.show.summary import print_rows
 
     print_rows(summarize(output_path))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")

@@ -1,0 +1,1 @@
+"""The command line: finds the commands, which are in the rooms."""

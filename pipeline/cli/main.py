@@ -24,7 +24,7 @@ from layerbeam.pipeline.run.signals import interrupting_signal
 if TYPE_CHECKING:
     from layerbeam.pipeline.config.job import Job
     from layerbeam.pipeline.config.schema import Config
-    from layerbeam.pipeline.output.summary import RunSummary
+    from layerbeam.pipeline.dataset.summary import RunSummary
     from layerbeam.pipeline.run.run import Ended
 
 DONE, FAILED, USAGE, INCOMPLETE, BUSY = 0, 1, 2, 3, 4
@@ -112,8 +112,8 @@ def _run(options: argparse.Namespace, beam_arguments: list[str]) -> int:
 def _plan(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     config = load_config(options)
     job, _ = _resolve(options, config, beam_arguments)
-    from layerbeam.pipeline.cli.render_plan import print_plan
     from layerbeam.pipeline.plan.plan import Machines, make_plan
+    from layerbeam.pipeline.plan.printing import print_plan
     from layerbeam.pipeline.remote.preflight import vcpus_of
 
     machines = None
@@ -143,8 +143,8 @@ def _verify(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _announce_loading()
     _set_up_file_systems(options, beam_arguments, options.output)  # also because the run's input may be in a store
-    from layerbeam.pipeline.cli.render_verdict import print_files_verdict, print_verdict
-    from layerbeam.pipeline.output.integrity import FilesVerdict, verify_files
+    from layerbeam.pipeline.dataset.integrity import FilesVerdict, verify_files
+    from layerbeam.pipeline.verify.printing import print_files_verdict, print_verdict
     from layerbeam.pipeline.verify.verify import Verdict, verify
 
     verdict: Verdict | FilesVerdict
@@ -182,7 +182,7 @@ def _search(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     if options.text:
         _announce_loading()
     _set_up_stores(options, beam_arguments, options.output)
-    from layerbeam.pipeline.cli.search import print_search, search
+    from layerbeam.pipeline.search.search import print_search, search
 
     result = search(
         options.output,
@@ -202,15 +202,15 @@ def _search(options: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 def _publish(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     _refuse_arguments(beam_arguments)
-    from layerbeam.pipeline.cli.publish import print_published, publish
+    from layerbeam.pipeline.publish.publish import print_published, publish
 
     _print(options, publish(options.output, options.repository, public=options.public), print_published)
     return DONE
 
 
 def _encoder(options: argparse.Namespace, beam_arguments: list[str]) -> int:
-    from layerbeam.pipeline.cli.inspect_encoder import describe_encoder, print_encoder
-    from layerbeam.pipeline.cli.known_encoders import list_encoders, print_encoders
+    from layerbeam.pipeline.encoder.inspect_encoder import describe_encoder, print_encoder
+    from layerbeam.pipeline.encoder.known_encoders import list_encoders, print_encoders
 
     if options.handle is None:
         if options.adapter is not None:
@@ -226,9 +226,9 @@ def _encoder(options: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 
 def _extract_features(options: argparse.Namespace, beam_arguments: list[str]) -> int:
-    from layerbeam.pipeline import extract_features
     from layerbeam.pipeline.config import load
     from layerbeam.pipeline.output.lock import only_writer
+    from layerbeam.pipeline.run import extract_features
 
     folder = options.output_folder
     settings = extract_features.settings(
@@ -260,14 +260,14 @@ def _extract_features(options: argparse.Namespace, beam_arguments: list[str]) ->
 
 
 def _init(options: argparse.Namespace, beam_arguments: list[str]) -> int:
-    from layerbeam.pipeline.config import template
+    from layerbeam.pipeline.init import template
 
     found: dict[str, Any] = {}
     if options.input is None:
         _refuse_arguments(beam_arguments)
     else:
         _set_up_stores(options, beam_arguments, options.input)
-        from layerbeam.pipeline.cli.inspect_input import inspect_input
+        from layerbeam.pipeline.init.inspect_input import inspect_input
 
         inspected = inspect_input(options.input, template.output_path(options.config))
         found = {"settings": inspected.settings, "reads": inspected.reads}
@@ -334,8 +334,8 @@ def _print_summary(
     documents: Mapping[str, Sequence[str]] | None = None,
 ) -> RunSummary:
     """Print what an output folder holds, or only its problems. `speed`: also how fast its last run was."""
-    from layerbeam.pipeline.cli.render_summary import print_next, print_rows, print_summary
-    from layerbeam.pipeline.output.summary import summarize
+    from layerbeam.pipeline.dataset.summary import summarize
+    from layerbeam.pipeline.show.summary import print_next, print_rows, print_summary
 
     summary = dataclasses.replace(summarize(output_path), documents=documents)
     if options.quiet:
@@ -357,9 +357,9 @@ def _print_problems(summary: RunSummary) -> None:
 
 def _print_changes(output_path: str, since: int | None, *, as_json: bool) -> None:
     """Print what changed in the rows since the end of a run."""
-    from layerbeam.pipeline.cli.render_changes import print_changes, print_changes_json
+    from layerbeam.pipeline.dataset.summary import last_attempt
     from layerbeam.pipeline.output.changes import Changes
-    from layerbeam.pipeline.output.summary import last_attempt
+    from layerbeam.pipeline.show.changes import print_changes, print_changes_json
 
     last_attempt(output_path)  # OutputError if the folder has no run
     changes = Changes(output_path, since)

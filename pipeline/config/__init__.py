@@ -1,0 +1,1 @@
+"""Configurations: the schema, their values checked, and the job that one describes."""

@@ -20,7 +20,6 @@ from layerbeam.pipeline.config.schema import Config, EmbedConfig, EncoderConfig
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.versions import VersionError, check_versions, versions
 from layerbeam.transforms import storage
-from layerbeam.transforms.columns import row_bytes
 from layerbeam.transforms.encoders import (
     AdapterError,
     EncoderError,
@@ -44,7 +43,8 @@ from layerbeam.transforms.settings import (
     SequenceSettings,
 )
 from layerbeam.transforms.splitters import SplitterError, open_splitter
-from layerbeam.transforms.views import View, ViewSettings, needed_dense, needed_layers, needs_pooler
+from layerbeam.transforms.views.columns import row_bytes
+from layerbeam.transforms.views.view import View, ViewSettings, needed_dense, needed_layers, needs_pooler
 
 if TYPE_CHECKING:  # the stage imports Beam
     from layerbeam.transforms.embedder import Embedder

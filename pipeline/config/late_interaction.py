@@ -27,7 +27,7 @@ from layerbeam.pipeline.errors import UsageError
 from layerbeam.transforms.encoders import EncoderError
 from layerbeam.transforms.encoders.config_file import shown
 from layerbeam.transforms.encoders.dense import read_dense_config
-from layerbeam.transforms.views import WITHIN_ENCODER
+from layerbeam.transforms.views.view import WITHIN_ENCODER
 
 # As sentence-transformers and PyLate name them.
 MODEL_TYPES = ("MultiVectorEncoder", "ColBERT")

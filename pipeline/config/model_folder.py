@@ -17,7 +17,7 @@ from layerbeam.transforms.encoders.architectures.rotary import Rotary
 from layerbeam.transforms.encoders.config_file import shown
 from layerbeam.transforms.encoders.dense import read_dense_config
 from layerbeam.transforms.encoders.formats.huggingface import TRANSFORMER_FILES
-from layerbeam.transforms.views import leaves_folder
+from layerbeam.transforms.views.view import leaves_folder
 
 # What the transformer's own file must say. `encode` does not depend on the other fields, or they are read below.
 _TRANSFORMER_FIELDS: dict[str, Any] = {

@@ -15,7 +15,7 @@ from layerbeam.pipeline.config.sentence_transformers import PROMPTS, read_folder
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.transforms.encoders import EncoderSource
 from layerbeam.transforms.encoders.config_file import shown
-from layerbeam.transforms.views import ViewSettings
+from layerbeam.transforms.views.view import ViewSettings
 
 # What a setting is where neither a view nor the model's files say it.
 _UNSAID: Mapping[str, Any] = {"pooling": "mean", "dense": [], "normalize": False}

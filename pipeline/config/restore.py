@@ -10,7 +10,7 @@ from layerbeam.pipeline.config.identity import differences
 from layerbeam.pipeline.config.job import Job, resolve
 from layerbeam.pipeline.config.schema import Config
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.transforms.layout import MANIFEST
+from layerbeam.transforms.flow.layout import MANIFEST
 
 
 def restore_job(run: Mapping[str, Any], output_path: str, *, trust: bool) -> Job:

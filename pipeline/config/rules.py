@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from layerbeam.pipeline.config.schema import Config, EmbedConfig, EncoderConfig, InputConfig, default_of, fields_of
-from layerbeam.transforms import layout
-from layerbeam.transforms.addresses import find_secret
-from layerbeam.transforms.views import COLUMNS, ViewSettings
+from layerbeam.transforms.flow import layout
+from layerbeam.transforms.storage.addresses import find_secret
+from layerbeam.transforms.views.view import COLUMNS, ViewSettings
 
 # Columns that no kept field may be called like, at any level and in any file format.
 COLUMN_NAMES = {column.name for column in COLUMNS} | {"id", "embedding", "pooled_output"}

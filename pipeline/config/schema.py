@@ -1,19 +1,22 @@
 """The sections of a configuration: every setting once, with its meaning, unit and default.
 
-The settings of a view and of reading are in `transforms.views` and `transforms.settings`, where the stages use them.
+The settings of a view and of reading are in `transforms/views` and `transforms/settings.py`, where the stages use them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from layerbeam.transforms.settings import REQUIRED, Format, RecordFormat, Settings, setting
-from layerbeam.transforms.views import ViewSettings
+from layerbeam.transforms.views.view import ViewSettings
 
+# For editors; `make reference` writes it.
+SCHEMA_FILE = Path(__file__).with_name("schema.json")
 _SENTENCES = "sentences"
 
 

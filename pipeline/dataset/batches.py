@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 
 from layerbeam.pipeline.dataset.view import FILES_AT_ONCE, View
 from layerbeam.transforms import storage
-from layerbeam.transforms.commits import Part
+from layerbeam.transforms.flow.commits import Part
 from layerbeam.transforms.hardware import cores
-from layerbeam.transforms.number_types import as_arrays
+from layerbeam.transforms.views.number_types import as_arrays
 
 Rows = npt.NDArray[np.int64]
 Batch = dict[str, npt.NDArray[Any]]

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from layerbeam.pipeline.dataset.index import Index
 from layerbeam.pipeline.dataset.view import View
 from layerbeam.pipeline.errors import OutputError
 from layerbeam.pipeline.output.changes import Changes, Place
-from layerbeam.pipeline.output.index import Index
-from layerbeam.transforms.commits import printable
+from layerbeam.transforms.flow.commits import printable
 
 
 class ViewChanges:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.number_types import as_arrays
+from layerbeam.transforms.views.number_types import as_arrays
 
 if TYPE_CHECKING:
     from layerbeam.pipeline.dataset.view import View

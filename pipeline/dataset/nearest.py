@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 
 from layerbeam.pipeline.dataset.view import FILES_AT_ONCE, View
 from layerbeam.transforms import storage
-from layerbeam.transforms.commits import Part
+from layerbeam.transforms.flow.commits import Part
 from layerbeam.transforms.hardware import cores
-from layerbeam.transforms.number_types import as_matrix, code_names, elements, scale_of, vector_names
+from layerbeam.transforms.views.number_types import as_matrix, code_names, elements, scale_of, vector_names
 
 Metric: TypeAlias = Literal["cosine", "dot", "l2"]
 Array: TypeAlias = npt.NDArray[Any]

@@ -11,8 +11,8 @@ import pyarrow as pa
 from layerbeam.pipeline.console import count_noun
 from layerbeam.pipeline.markup import Html, escape
 from layerbeam.pipeline.output.manifest import shape_text, vectors_text
-from layerbeam.transforms import metrics
-from layerbeam.transforms.number_types import element_type, vector_names
+from layerbeam.transforms.flow import metrics
+from layerbeam.transforms.views.number_types import element_type, vector_names
 
 if TYPE_CHECKING:
     from layerbeam.pipeline.dataset.reader import Run

@@ -12,10 +12,10 @@ from layerbeam.pipeline.config.job import EmbedJob
 from layerbeam.pipeline.config.recipe import named_prompts
 from layerbeam.pipeline.dataset.reader import Run
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.transforms.blocks import TextBlock, row_of_each
 from layerbeam.transforms.encode.block import encode_block
 from layerbeam.transforms.encode.forward import Forward
 from layerbeam.transforms.encoders import EncoderError
+from layerbeam.transforms.flow.blocks import TextBlock, row_of_each
 from layerbeam.transforms.settings import LINES
 from layerbeam.transforms.tokenize.tokenizer import Tokenizer
 

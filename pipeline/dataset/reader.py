@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from layerbeam.pipeline.dataset.changes import ViewChanges
+from layerbeam.pipeline.dataset.index import Index, read_index
+from layerbeam.pipeline.dataset.integrity import check_files, check_listing, check_part
+from layerbeam.pipeline.dataset.summary import RunSummary, coarse_columns, last_attempt, load_blocks, summarize
 from layerbeam.pipeline.dataset.view import UnknownNameError, View
 from layerbeam.pipeline.errors import NoRunError, OutputError, UsageError, did_you_mean
 from layerbeam.pipeline.output.changes import Changes
-from layerbeam.pipeline.output.index import Index, read_index
-from layerbeam.pipeline.output.integrity import check_files, check_listing, check_part
 from layerbeam.pipeline.output.manifest import InputEntry, load_manifest, read_manifest, shape_text
 from layerbeam.pipeline.output.run_log import last_run
-from layerbeam.pipeline.output.summary import RunSummary, coarse_columns, last_attempt, load_blocks, summarize
 from layerbeam.transforms import storage
-from layerbeam.transforms.commits import Commit, Part, Rejected, printable
-from layerbeam.transforms.layout import MANIFEST, REJECTS, RUNS, SUCCESS
+from layerbeam.transforms.flow.commits import Commit, Part, Rejected, printable
+from layerbeam.transforms.flow.layout import MANIFEST, REJECTS, RUNS, SUCCESS
 from layerbeam.transforms.parts import read_rejects
 
 if TYPE_CHECKING:

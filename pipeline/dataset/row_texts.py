@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from layerbeam.pipeline.dataset.reader import Run
 from layerbeam.pipeline.dataset.view import View
-from layerbeam.transforms.commits import Commit, printable
+from layerbeam.transforms.flow.commits import Commit, printable
 
 # The columns file, line and sentence of a row.
 Place: TypeAlias = tuple[str, int, int]
@@ -60,3 +60,19 @@ def texts_at(run: Run, places: Iterable[Place]) -> dict[Place, RowText]:
                 records = run.record_texts(block)
                 found |= {place: RowText(records[place[:2]], 0) for place in wanted if place[:2] in records}
     return found
+
+
+def location(row: Mapping[str, Any]) -> str:
+    """The id if the corpus has one; otherwise the columns file, line and, if it is not 0, sentence, as they are.
+
+    The numbers stay on the line of their names.
+
+    >>> location({"file": "a.txt", "line": 7, "sentence": 0}).replace(chr(160), "_")
+    'a.txt line_7'
+    >>> location({"file": "a.txt", "line": 0, "id": "x"})
+    'x'
+    """
+    if row.get("id") is not None:
+        return str(row["id"])
+    sentence = f" sentence\N{NO-BREAK SPACE}{row['sentence']}" if row.get("sentence") else ""
+    return f"{row['file']} line\N{NO-BREAK SPACE}{row['line']}{sentence}"

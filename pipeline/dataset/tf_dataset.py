@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from layerbeam.transforms.columns import splits_by_text
-from layerbeam.transforms.number_types import as_matrix, elements, splits_of
+from layerbeam.transforms.views.columns import splits_by_text
+from layerbeam.transforms.views.number_types import as_matrix, elements, splits_of
 
 if TYPE_CHECKING:
     import tensorflow as tf

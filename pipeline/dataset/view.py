@@ -26,11 +26,11 @@ from layerbeam.pipeline.dataset import tf_dataset
 from layerbeam.pipeline.errors import did_you_mean
 from layerbeam.pipeline.output.manifest import vectors_text, view_schema
 from layerbeam.transforms import storage
-from layerbeam.transforms.columns import splits_by_text
-from layerbeam.transforms.commits import Part
-from layerbeam.transforms.number_types import NUMBER_TYPES, NumberType, as_arrays
+from layerbeam.transforms.flow.commits import Part
 from layerbeam.transforms.parts import FORMATS
 from layerbeam.transforms.parts.part_format import PartFormat
+from layerbeam.transforms.views.columns import splits_by_text
+from layerbeam.transforms.views.number_types import NUMBER_TYPES, NumberType, as_arrays
 
 if TYPE_CHECKING:
     import pandas as pd

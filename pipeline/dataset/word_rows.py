@@ -17,7 +17,7 @@ from layerbeam.pipeline.dataset.reader import Run
 from layerbeam.pipeline.dataset.row_texts import RowText, place_of, text_views
 from layerbeam.pipeline.dataset.view import View
 from layerbeam.pipeline.output.normalizer import load_comparison
-from layerbeam.transforms.commits import Part
+from layerbeam.transforms.flow.commits import Part
 
 _PLACE = ("file", "line", "sentence")
 Rows = npt.NDArray[np.integer[Any]]

@@ -20,7 +20,8 @@ from layerbeam.pipeline.output.dataflow_jobs import DataflowJob
 from layerbeam.pipeline.output.engine_jobs import EngineJob
 from layerbeam.pipeline.output.heartbeat import beat
 from layerbeam.pipeline.output.run_log import ACTIVE, RunLog, run_numbers
-from layerbeam.transforms import layout, storage
+from layerbeam.transforms import storage
+from layerbeam.transforms.flow import layout
 
 # The state of an attempt that has a number and has not begun.
 CLAIMED = "claimed"

@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 from layerbeam.pipeline.output.changes import Event
 from layerbeam.pipeline.output.commits import load_damaged, recorded
 from layerbeam.pipeline.output.scratch import Scratch
-from layerbeam.transforms import layout, metrics, storage
-from layerbeam.transforms.commits import Commit, FileRange, InputFile, hash_paths, in_index, printable
-from layerbeam.transforms.known import keys_of, texts_key
+from layerbeam.transforms import storage
+from layerbeam.transforms.flow import layout, metrics
+from layerbeam.transforms.flow.commits import Commit, FileRange, InputFile, hash_paths, in_index, printable
+from layerbeam.transforms.flow.known import keys_of, texts_key
 from layerbeam.transforms.parts import is_part_file, is_table_file
 
 _TABLES = """

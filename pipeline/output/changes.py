@@ -17,9 +17,10 @@ from layerbeam.pipeline.errors import OutputError
 from layerbeam.pipeline.output.commits import index_lines_if_any
 from layerbeam.pipeline.output.run_log import run_numbers
 from layerbeam.pipeline.output.scratch import Scratch
-from layerbeam.transforms import layout, storage
-from layerbeam.transforms.commits import FileRange, printable
-from layerbeam.transforms.known import keys_of
+from layerbeam.transforms import storage
+from layerbeam.transforms.flow import layout
+from layerbeam.transforms.flow.commits import FileRange, printable
+from layerbeam.transforms.flow.known import keys_of
 from layerbeam.transforms.settings import adapter
 
 Record = TypeVar("Record")

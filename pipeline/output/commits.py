@@ -8,8 +8,9 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from layerbeam.transforms import layout, storage
-from layerbeam.transforms.commits import Commit, Part, parse_commit
+from layerbeam.transforms import storage
+from layerbeam.transforms.flow import layout
+from layerbeam.transforms.flow.commits import Commit, Part, parse_commit
 from layerbeam.transforms.settings import adapter
 
 # Commits in one file, once a run is about to end.

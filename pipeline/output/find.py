@@ -25,11 +25,12 @@ from layerbeam.pipeline.output.catalog import Catalog, open_catalog
 from layerbeam.pipeline.output.commits import load_damaged, recorded
 from layerbeam.pipeline.output.manifest import load_manifest
 from layerbeam.pipeline.output.run_log import ACTIVE, last_run, load_runs, run_numbers
-from layerbeam.transforms import layout, metrics, storage
-from layerbeam.transforms.commits import FileRange, InputFile, printable
+from layerbeam.transforms import storage
+from layerbeam.transforms.flow import layout, metrics
+from layerbeam.transforms.flow.commits import FileRange, InputFile, printable
+from layerbeam.transforms.flow.known import keys_of, write_known
 from layerbeam.transforms.input import FORMATS
 from layerbeam.transforms.input.content import format_by_name
-from layerbeam.transforms.known import keys_of, write_known
 from layerbeam.transforms.parts import folders_of, is_table_file, part_folder
 from layerbeam.transforms.read.block import cut_blocks
 from layerbeam.transforms.settings import RecordFormat
@@ -42,7 +43,7 @@ from layerbeam.transforms.slice.slices import (
     number_slices,
     scan_range,
 )
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.view import View
 
 _NAMED = 5  # files of a folder that are not read
 LOST_WITH_ITS_FILE = "is missing, and so are rows of it, whose part is damaged: restore it, or give --prune-missing"

@@ -29,14 +29,15 @@ from layerbeam.pipeline.output.manifest import describe_views, load_manifest
 from layerbeam.pipeline.output.rejects import count_rejects, remedy
 from layerbeam.pipeline.output.run_log import RunLog
 from layerbeam.pipeline.output.word_types import WordTypes
-from layerbeam.transforms import layout, metrics, storage
-from layerbeam.transforms.block_commit import put_commit
-from layerbeam.transforms.columns import schema, splits_by
-from layerbeam.transforms.commits import InputFile, parse_commit, printable
+from layerbeam.transforms import storage
+from layerbeam.transforms.flow import layout, metrics
+from layerbeam.transforms.flow.block_commit import put_commit
+from layerbeam.transforms.flow.commits import InputFile, parse_commit, printable
 from layerbeam.transforms.parts import FORMATS, folders_of, read_tables
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.parts.write import NOT_COPIED, Move, copy_files, write_empty_part
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.columns import schema, splits_by
+from layerbeam.transforms.views.view import View
 
 # 64 bits of a hash for each: 8 MB. So many different ids share a hash once in 37 million runs.
 MAX_COMPARED_IDS = 1_000_000

@@ -23,7 +23,8 @@ from layerbeam.pipeline.errors import BusyError, UsageError
 from layerbeam.pipeline.output.attempts import CLAIMED, held_tokens, owner_of_this_process, refuse_if_busy
 from layerbeam.pipeline.output.heartbeat import beating
 from layerbeam.pipeline.output.run_log import run_numbers
-from layerbeam.transforms import layout, storage
+from layerbeam.transforms import storage
+from layerbeam.transforms.flow import layout
 
 _SETTLE_SECONDS = 1.0
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS)

@@ -12,11 +12,12 @@ from typing_extensions import NotRequired, TypedDict
 
 from layerbeam.pipeline.config.identity import SCHEMA_VERSION, RunIdentity
 from layerbeam.pipeline.errors import OutputError
-from layerbeam.transforms import layout, storage
-from layerbeam.transforms.columns import schema
-from layerbeam.transforms.number_types import list_type, scale_of, vector_type
+from layerbeam.transforms import storage
+from layerbeam.transforms.flow import layout
 from layerbeam.transforms.settings import adapter
-from layerbeam.transforms.views import COLUMNS, FileFormat, Level, NumberTypeName, View
+from layerbeam.transforms.views.columns import schema
+from layerbeam.transforms.views.number_types import list_type, scale_of, vector_type
+from layerbeam.transforms.views.view import COLUMNS, FileFormat, Level, NumberTypeName, View
 
 _NAMED_VECTORS = 4
 _LIST = "list<"  # the beginning of the Arrow type of a list

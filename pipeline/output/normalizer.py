@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from layerbeam.pipeline.errors import OutputError
-from layerbeam.transforms import layout, storage
+from layerbeam.transforms import storage
 from layerbeam.transforms.encoders import EncoderSource
+from layerbeam.transforms.flow import layout
 from layerbeam.transforms.tokenize.comparison import WordComparison
 
 

@@ -20,7 +20,8 @@ from typing_extensions import NotRequired, TypedDict
 from layerbeam.pipeline.config.identity import RunIdentity
 from layerbeam.pipeline.errors import BusyError
 from layerbeam.pipeline.output.manifest import DescribedView, check_columns, load_manifest
-from layerbeam.transforms import layout, metrics, storage
+from layerbeam.transforms import storage
+from layerbeam.transforms.flow import layout, metrics
 from layerbeam.transforms.settings import adapter
 
 # States of a run that is active, or died.

@@ -15,12 +15,13 @@ from typing import Any
 import apache_beam as beam
 
 from layerbeam.pipeline.output.catalog import Catalog
-from layerbeam.transforms import layout, storage
-from layerbeam.transforms.commits import Commit
+from layerbeam.transforms import storage
+from layerbeam.transforms.flow import layout
+from layerbeam.transforms.flow.commits import Commit
 from layerbeam.transforms.parts import part_folder
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.parts.write import write_word_types
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.view import View
 from layerbeam.transforms.write.word_types import (
     KeyRange,
     Sample,

@@ -23,15 +23,23 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from layerbeam.pipeline.config.job import Job
-from layerbeam.pipeline.run.estimate import ENCODED, PADDED, PART_ROWS, SEQUENCE_TOKENS, VECTORS, CountedBlock, Estimate
-from layerbeam.pipeline.run.sampling import GOLDEN_RATIO
+from layerbeam.pipeline.forecast.estimate import (
+    ENCODED,
+    PADDED,
+    PART_ROWS,
+    SEQUENCE_TOKENS,
+    VECTORS,
+    CountedBlock,
+    Estimate,
+)
+from layerbeam.pipeline.forecast.sampling import GOLDEN_RATIO
 from layerbeam.transforms import storage
-from layerbeam.transforms.blocks import Float32Array, Int32Array, Layer, TextBlock, TokenBlock, VectorBlock
-from layerbeam.transforms.commits import Commit, Part
 from layerbeam.transforms.encode.block import encode_block, pad_batch
 from layerbeam.transforms.encode.forward import EncodeCost, Encoder, Forward
 from layerbeam.transforms.encode.isolate import encode_or_reject
 from layerbeam.transforms.encode.windows import cut_sequences
+from layerbeam.transforms.flow.blocks import Float32Array, Int32Array, Layer, TextBlock, TokenBlock, VectorBlock
+from layerbeam.transforms.flow.commits import Commit, Part
 from layerbeam.transforms.input.records import tokens_by_length
 from layerbeam.transforms.parts import part_folder
 from layerbeam.transforms.parts.write import write_word_types

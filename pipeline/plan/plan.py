@@ -15,13 +15,8 @@ import numpy.typing as npt
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.console import echo_timed
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.output.detect_format import find_format, refuse_other_format
-from layerbeam.pipeline.output.find import PendingWork, check_output, find_inputs, find_work, starts_over
-from layerbeam.pipeline.output.finish import MISSING, find_problems
-from layerbeam.pipeline.output.rejects import frequent_remedies
-from layerbeam.pipeline.plan.measure import Measurement, measure
-from layerbeam.pipeline.run.copied import find_copied
-from layerbeam.pipeline.run.estimate import (
+from layerbeam.pipeline.forecast.copied import find_copied
+from layerbeam.pipeline.forecast.estimate import (
     ENCODED,
     ENCODED_TEXTS,
     PADDED,
@@ -35,13 +30,19 @@ from layerbeam.pipeline.run.estimate import (
     free_bytes,
     notes_of,
 )
+from layerbeam.pipeline.forecast.sampling import Budget, bytes_left
+from layerbeam.pipeline.output.find import PendingWork, check_output, find_inputs, find_work, starts_over
+from layerbeam.pipeline.output.finish import MISSING, find_problems
+from layerbeam.pipeline.output.rejects import frequent_remedies
+from layerbeam.pipeline.plan.measure import Measurement, measure
+from layerbeam.pipeline.run.detect_format import find_format, refuse_other_format
 from layerbeam.pipeline.run.fields import check_fields
 from layerbeam.pipeline.run.hard_wrap import wrapping_hint
-from layerbeam.pipeline.run.sampling import Budget, bytes_left
-from layerbeam.transforms import metrics, storage
-from layerbeam.transforms.blocks import Int64Array
-from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms import storage
 from layerbeam.transforms.encoders import vocabulary_note
+from layerbeam.transforms.flow import metrics
+from layerbeam.transforms.flow.blocks import Int64Array
+from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.hardware import cores, slow_bfloat16
 from layerbeam.transforms.settings import RecordFormat
 from layerbeam.transforms.slice.slices import FileToRead

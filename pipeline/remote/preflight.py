@@ -17,7 +17,7 @@ from layerbeam.pipeline.remote.job_server import active_job, mistakes_in, pool_n
 from layerbeam.pipeline.run.engines import RemoteRunner
 from layerbeam.pipeline.versions import tpu_mistake
 from layerbeam.transforms import storage
-from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.slice.slices import FileToRead, join_small_files
 from layerbeam.transforms.storage.errors import LOG_IN
 

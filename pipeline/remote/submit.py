@@ -14,7 +14,6 @@ import apache_beam as beam
 import grpc
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
-from layerbeam.pipeline.build import build
 from layerbeam.pipeline.console import echo_timed, echo_warning, quiet, underlying
 from layerbeam.pipeline.errors import BusyError, UsageError, root_cause
 from layerbeam.pipeline.output.dataflow_jobs import DataflowJob
@@ -23,11 +22,13 @@ from layerbeam.pipeline.output.find import PendingWork, find_inputs
 from layerbeam.pipeline.output.run_log import load_runs
 from layerbeam.pipeline.progress import JobProgress, show_progress
 from layerbeam.pipeline.remote import preflight
+from layerbeam.pipeline.run.build import build
 from layerbeam.pipeline.run.engines import RemoteRunner
 from layerbeam.pipeline.run.run import NOTHING_TO_DO, Ended, Run
 from layerbeam.pipeline.run.signals import interrupting_signal
-from layerbeam.transforms import layout, metrics, storage
-from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms import storage
+from layerbeam.transforms.flow import layout, metrics
+from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.slice.slices import FileToRead
 from layerbeam.transforms.storage.errors import reason_of_service
 

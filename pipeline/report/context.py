@@ -17,9 +17,9 @@ import pyarrow as pa
 from layerbeam.pipeline.dataset.reader import Run
 from layerbeam.pipeline.dataset.view import FILES_AT_ONCE, View, draw_evenly
 from layerbeam.pipeline.report.stats import Array, LayerStatistics, describe_layer
-from layerbeam.transforms.commits import Part
-from layerbeam.transforms.number_types import as_matrix
-from layerbeam.transforms.views import is_aggregated
+from layerbeam.transforms.flow.commits import Part
+from layerbeam.transforms.views.number_types import as_matrix
+from layerbeam.transforms.views.view import is_aggregated
 
 # At most this many parts are sampled, and of Parquet, where each costs up to a row group, at most this many bytes.
 _SAMPLED_PARTS = 1000
@@ -160,19 +160,3 @@ def sample_views(run: Run, sample_rows: int, seed: int) -> list[SampledView]:
         for name in run
         if (view := run[name]).num_rows and not is_aggregated(view.level)
     ]
-
-
-def location(row: Mapping[str, Any]) -> str:
-    """The id if the corpus has one; otherwise the columns file, line and, if it is not 0, sentence, as they are.
-
-    The numbers stay on the line of their names.
-
-    >>> location({"file": "a.txt", "line": 7, "sentence": 0}).replace(chr(160), "_")
-    'a.txt line_7'
-    >>> location({"file": "a.txt", "line": 0, "id": "x"})
-    'x'
-    """
-    if row.get("id") is not None:
-        return str(row["id"])
-    sentence = f" sentence\N{NO-BREAK SPACE}{row['sentence']}" if row.get("sentence") else ""
-    return f"{row['file']} line\N{NO-BREAK SPACE}{row['line']}{sentence}"

@@ -13,13 +13,14 @@ from typing import Any
 
 from layerbeam.pipeline.console import count_noun, plain_console, size_text
 from layerbeam.pipeline.dataset.reader import open_run
+from layerbeam.pipeline.dataset.row_texts import location
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.markup import Html, escape, escape_code, escape_path
 from layerbeam.pipeline.report import plots, sections
-from layerbeam.pipeline.report.context import ReportContext, Section, location, sample_views
+from layerbeam.pipeline.report.context import ReportContext, Section, sample_views
 from layerbeam.pipeline.report.word_senses import word_senses
 from layerbeam.transforms import storage
-from layerbeam.transforms.layout import REPORT
+from layerbeam.transforms.flow.layout import REPORT
 
 # (id, title, what computes it), in the order of the page.
 _SECTIONS = (

@@ -14,7 +14,7 @@ from layerbeam.pipeline.errors import UsageError, did_you_mean
 from layerbeam.pipeline.report.context import PLACE, ReportContext, SampledView, Section
 from layerbeam.pipeline.report.plots import SIGNS
 from layerbeam.pipeline.report.stats import Array, project_layers, unit
-from layerbeam.transforms import metrics
+from layerbeam.transforms.flow import metrics
 
 _MAX_BARS = 64
 # Without a view of texts, lengths are counted from rows of tokens or words, in random parts up to this many rows.

@@ -13,7 +13,7 @@ from layerbeam.pipeline.dataset.row_texts import place_of
 from layerbeam.pipeline.dataset.word_rows import PartTexts, WordRows
 from layerbeam.pipeline.report.context import PLACE, ReportContext, SampledView, to_matrix
 from layerbeam.pipeline.report.stats import Array
-from layerbeam.transforms.commits import Part
+from layerbeam.transforms.flow.commits import Part
 
 _MAX_OCCURRENCES = 160
 # Of a larger view, random parts with about this many rows are searched, or fewer if the file is read whole.

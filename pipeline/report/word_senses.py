@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import yaml
 
+from layerbeam.pipeline.dataset.row_texts import location
 from layerbeam.pipeline.dataset.word_rows import LACKS_TEXTS
-from layerbeam.pipeline.report.context import ReportContext, Section, location
+from layerbeam.pipeline.report.context import ReportContext, Section
 from layerbeam.pipeline.report.sections import categorize
 from layerbeam.pipeline.report.stats import (
     Array,

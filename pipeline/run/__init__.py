@@ -1,0 +1,1 @@
+"""`layerbeam run` on this machine: its pipeline, its workers, its signals."""

@@ -20,10 +20,10 @@ from apache_beam.runners.portability.fn_api_runner import fn_runner
 from apache_beam.runners.portability.portable_runner import JobServiceHandle
 from apache_beam.transforms.environments import EmbeddedPythonGrpcEnvironment, SubprocessSDKEnvironment
 
-from layerbeam.pipeline.build import build
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.errors import UsageError, did_you_mean
 from layerbeam.pipeline.run import worker_process
+from layerbeam.pipeline.run.build import build
 from layerbeam.pipeline.run.signals import run_in_thread
 from layerbeam.transforms.hardware import Hardware, cores, load_tensorflow
 

@@ -11,7 +11,7 @@ from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.errors import UsageError, did_you_mean
 from layerbeam.pipeline.output.find import PendingWork
 from layerbeam.transforms import storage
-from layerbeam.transforms.commits import InputFile, printable
+from layerbeam.transforms.flow.commits import InputFile, printable
 from layerbeam.transforms.input import delimited, parquet
 from layerbeam.transforms.input.content import UTF8_MARK
 from layerbeam.transforms.input.jsonl import field_names

@@ -16,7 +16,8 @@ from apache_beam.options import pipeline_options
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.console import count_noun, echo_error, echo_timed, echo_warning, quiet, size_text, underlying
 from layerbeam.pipeline.errors import UsageError, root_cause
-from layerbeam.pipeline.output.detect_format import find_format, refuse_other_format
+from layerbeam.pipeline.forecast.copied import find_copied
+from layerbeam.pipeline.forecast.estimate import ENCODED, Estimate, describe, estimate, free_bytes, notes_of
 from layerbeam.pipeline.output.find import (
     PendingWork,
     begin_work,
@@ -31,15 +32,14 @@ from layerbeam.pipeline.output.manifest import describe_views
 from layerbeam.pipeline.output.normalizer import keep_normalizer
 from layerbeam.pipeline.output.run_log import RunLog
 from layerbeam.pipeline.progress import Progress, show_progress
-from layerbeam.pipeline.run.copied import find_copied
+from layerbeam.pipeline.run.detect_format import find_format, refuse_other_format
 from layerbeam.pipeline.run.engines import LocalRunner
-from layerbeam.pipeline.run.estimate import ENCODED, Estimate, describe, estimate, free_bytes, notes_of
 from layerbeam.pipeline.run.fields import check_fields
 from layerbeam.pipeline.run.hard_wrap import wrapping_hint
 from layerbeam.pipeline.run.signals import WorkerDiedError, interrupting_signal
 from layerbeam.transforms import storage
-from layerbeam.transforms.commits import InputFile
 from layerbeam.transforms.encoders import vocabulary_note
+from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.hardware import slow_bfloat16
 
 # An input that one worker scans while Beam would still start others.

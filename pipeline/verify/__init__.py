@@ -1,0 +1,1 @@
+"""`layerbeam verify`: rows recomputed with the reference implementation, and compared."""

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from layerbeam.pipeline.console import count_noun
-from layerbeam.transforms.number_types import NUMBER_TYPES
 from layerbeam.transforms.parts import FORMATS
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.number_types import NUMBER_TYPES
+from layerbeam.transforms.views.view import View
 
 Array = npt.NDArray[Any]
 

@@ -14,9 +14,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from layerbeam.pipeline.config.job import Job
-from layerbeam.transforms.blocks import TextBlock, TokenBlock, raw_text, take_texts
-from layerbeam.transforms.columns import row_columns, vector_splits
-from layerbeam.transforms.commits import printable
 from layerbeam.transforms.encode.windows import cut_windows
 from layerbeam.transforms.encoders import (
     EncoderSource,
@@ -31,6 +28,8 @@ from layerbeam.transforms.encoders.calibrate import calibrate
 from layerbeam.transforms.encoders.int8 import InputCodes
 from layerbeam.transforms.encoders.network import ComputeDtype
 from layerbeam.transforms.encoders.source import IN_TEXT
+from layerbeam.transforms.flow.blocks import TextBlock, TokenBlock, raw_text, take_texts
+from layerbeam.transforms.flow.commits import printable
 from layerbeam.transforms.hardware import Hardware, cores, load_tensorflow
 from layerbeam.transforms.reference import (
     Array,
@@ -41,7 +40,8 @@ from layerbeam.transforms.reference import (
     round_kernels,
 )
 from layerbeam.transforms.tokenize.tokenizer import Tokenizer
-from layerbeam.transforms.views import View, needed_dense
+from layerbeam.transforms.views.columns import row_columns, vector_splits
+from layerbeam.transforms.views.view import View, needed_dense
 
 
 class RecomputedJob:

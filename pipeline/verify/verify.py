@@ -24,14 +24,15 @@ from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.progress import Steps, show_progress
 from layerbeam.pipeline.verify.compare import ColumnComparison, compare_rows, tolerance_of
 from layerbeam.pipeline.verify.recompute import RecomputedBlock, RecomputedJob
-from layerbeam.transforms import metrics, storage
-from layerbeam.transforms.columns import schema
-from layerbeam.transforms.commits import Commit, printable
+from layerbeam.transforms import storage
 from layerbeam.transforms.encode.isolate import ENCODE_STAGE
 from layerbeam.transforms.encoders import EncoderError
-from layerbeam.transforms.number_types import NUMBER_TYPES, as_matrix
+from layerbeam.transforms.flow import metrics
+from layerbeam.transforms.flow.commits import Commit, printable
 from layerbeam.transforms.read.block import read_block
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.columns import schema
+from layerbeam.transforms.views.number_types import NUMBER_TYPES, as_matrix
+from layerbeam.transforms.views.view import View
 
 
 @dataclasses.dataclass

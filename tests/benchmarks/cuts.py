@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.blocks import Slice
+from layerbeam.transforms.flow.blocks import Slice
 from layerbeam.transforms.input import FORMATS
 from layerbeam.transforms.settings import LINES, BlockLimits
 from layerbeam.transforms.slice.slices import FileToRead, cut_file, number_slices, scan_range

@@ -17,7 +17,6 @@ import numpy as np
 from layerbeam.pipeline.config import load as configuration
 from layerbeam.pipeline.config.job import Job, resolve
 from layerbeam.pipeline.output.find import find_work
-from layerbeam.transforms.blocks import Slice
 from layerbeam.transforms.encode.batching import equal_texts, plan_batches
 from layerbeam.transforms.encode.block import pad_batch
 from layerbeam.transforms.encode.forward import EncodeCost, Forward
@@ -25,6 +24,7 @@ from layerbeam.transforms.encode.windows import cut_sequences
 from layerbeam.transforms.encoders import onednn
 from layerbeam.transforms.encoders.architectures import Architecture
 from layerbeam.transforms.encoders.device import keeps_layers
+from layerbeam.transforms.flow.blocks import Slice
 from layerbeam.transforms.hardware import Hardware, cores, load_tensorflow
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.tokenize.tokenizer import Tokenizer

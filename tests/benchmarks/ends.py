@@ -37,7 +37,7 @@ class Corpus:
 
     def __init__(self, folder: Path, output: str, commits: int, blocks_per_file: int) -> None:
         from layerbeam.transforms.parts.part_format import Output
-        from layerbeam.transforms.views import View
+        from layerbeam.transforms.views.view import View
 
         self.folder, self.count, self.blocks_per_file = folder, commits, blocks_per_file
         self.output = Output(output, FINGERPRINT)
@@ -56,8 +56,8 @@ class Corpus:
         )
 
     def commits_of(self, file: Any) -> Iterator[Any]:
-        from layerbeam.transforms import layout
-        from layerbeam.transforms.commits import Commit, FileRange, Part
+        from layerbeam.transforms.flow import layout
+        from layerbeam.transforms.flow.commits import Commit, FileRange, Part
         from layerbeam.transforms.parts import part_path
 
         size, sha256 = json.loads((self.folder / "part.json").read_text())
@@ -75,9 +75,9 @@ class Corpus:
         import pyarrow as pa
 
         from layerbeam.transforms import storage
-        from layerbeam.transforms.columns import schema
         from layerbeam.transforms.parts.part_format import Output
         from layerbeam.transforms.parts.write import write_part
+        from layerbeam.transforms.views.columns import schema
 
         columns = schema(self.view)
         row = pa.table({f.name: pa.array([_value(f.type)], f.type) for f in columns}, columns)
@@ -127,7 +127,7 @@ def finish(corpus: Corpus) -> None:
     from layerbeam.pipeline.output.finish import Finish
     from layerbeam.pipeline.run.engines import local_runner
     from layerbeam.transforms import storage
-    from layerbeam.transforms.commits import InputFile
+    from layerbeam.transforms.flow.commits import InputFile
 
     identity: Any = {"input": {"text_field": "text", "pair_field": None}, "views": {}}
     encoder: Any = {"handle": "none", "engine": "none", "hidden_size": 4, "num_hidden_layers": 12, "vocabulary_size": 1}

@@ -14,8 +14,8 @@ from layerbeam.pipeline.verify.compare import cosines
 from layerbeam.transforms.encoders import load_weights, open_encoder
 from layerbeam.transforms.encoders.calibrate import calibrate
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
-from layerbeam.transforms.number_types import NUMBER_TYPES, as_matrix
 from layerbeam.transforms.reference import ReferenceWordPiece, forward, round_kernels
+from layerbeam.transforms.views.number_types import NUMBER_TYPES, as_matrix
 
 TEXTS, NEAREST = 2000, 10
 LAYERS = (1, 3, 5, 6)

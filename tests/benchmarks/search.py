@@ -36,9 +36,9 @@ def write(folder: Path, dtype: str, num_rows: int, part_rows: int) -> None:
     import pyarrow as pa
     from written_run import write_run
 
-    from layerbeam.transforms.columns import schema
-    from layerbeam.transforms.number_types import NUMBER_TYPES
-    from layerbeam.transforms.views import View
+    from layerbeam.transforms.views.columns import schema
+    from layerbeam.transforms.views.number_types import NUMBER_TYPES
+    from layerbeam.transforms.views.view import View
 
     view = View(name="texts", level="text", layers=(6,), hidden_size=WIDTH, dtype=dtype)
     number_type = NUMBER_TYPES[dtype]

@@ -26,11 +26,11 @@ from output_folder import OutputFolder
 
 from layerbeam.pipeline.output import commits
 from layerbeam.transforms import storage
-from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.settings import BlockLimits
 from layerbeam.transforms.storage import files, listing, stores
 from layerbeam.transforms.storage.store import Store
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.view import View
 
 FINGERPRINT = "0123456789abcdef"
 LIMITS = BlockLimits(30, 1 << 30, 1 << 30, 128)

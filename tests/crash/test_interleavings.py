@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from attempts import Case, MemoryStore, Turns, case_on, mismatch
 
-from layerbeam.transforms.commits import Commit
+from layerbeam.transforms.flow.commits import Commit
 from layerbeam.transforms.parts import write as write_parts
 from layerbeam.transforms.slice.slices import FileToRead
 

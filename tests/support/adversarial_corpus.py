@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import zstandard
 
-from layerbeam.transforms.commits import printable
+from layerbeam.transforms.flow.commits import printable
 from layerbeam.transforms.input.content import contradiction
 from layerbeam.transforms.settings import LINES
 

@@ -15,10 +15,10 @@ import pytest
 from repository import DATA
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.blocks import Slice, TextBlock
-from layerbeam.transforms.commits import Commit, FileRange
+from layerbeam.transforms.flow.blocks import Slice, TextBlock
+from layerbeam.transforms.flow.commits import Commit, FileRange
+from layerbeam.transforms.flow.known import keys_of, texts_key, write_known
 from layerbeam.transforms.input import text
-from layerbeam.transforms.known import keys_of, texts_key, write_known
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.read.committed import CommittedBlocks

@@ -14,11 +14,11 @@ from apache_beam.metrics.execution import MetricResult, MetricsContainer
 from apache_beam.runners.worker import statesampler
 from apache_beam.utils.counters import CounterFactory
 
-from layerbeam.pipeline.build import make_stages
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.run import engines
-from layerbeam.transforms.commits import InputFile
-from layerbeam.transforms.views import needed_layers, needs_pooler
+from layerbeam.pipeline.run.build import make_stages
+from layerbeam.transforms.flow.commits import InputFile
+from layerbeam.transforms.views.view import needed_layers, needs_pooler
 
 
 def drive(job: Job, run_number: int, load_encoder: Callable[[], Any]) -> Any:

@@ -18,16 +18,17 @@ from layerbeam.pipeline.config.identity import RunIdentity
 from layerbeam.pipeline.output.commits import gather
 from layerbeam.pipeline.output.find import PendingWork, WorkList, begin_work, find_work, is_finished
 from layerbeam.pipeline.output.finish import Finish
-from layerbeam.transforms import layout, storage
-from layerbeam.transforms.block_commit import put_commit
-from layerbeam.transforms.blocks import Rows, TextBlock, TokenBlock, VectorBlock
-from layerbeam.transforms.commits import Commit, InputFile
+from layerbeam.transforms import storage
+from layerbeam.transforms.flow import layout
+from layerbeam.transforms.flow.block_commit import put_commit
+from layerbeam.transforms.flow.blocks import Rows, TextBlock, TokenBlock, VectorBlock
+from layerbeam.transforms.flow.commits import Commit, InputFile
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.read.committed import CommittedBlocks
 from layerbeam.transforms.settings import LINES, BlockLimits
 from layerbeam.transforms.slice.slices import FileToRead, cut_file, number_slices, scan_range
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.view import View
 from layerbeam.transforms.write.block import write_parts
 
 HEAD: Any = RunIdentity(

@@ -12,9 +12,9 @@ import pyarrow as pa
 from written_run import write_run
 
 from layerbeam.pipeline.dataset.view import View as ReadView
-from layerbeam.transforms.columns import schema
-from layerbeam.transforms.number_types import NUMBER_TYPES
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.columns import schema
+from layerbeam.transforms.views.number_types import NUMBER_TYPES
+from layerbeam.transforms.views.view import View
 
 WIDTH = 12
 

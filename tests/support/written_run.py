@@ -15,12 +15,12 @@ from layerbeam.pipeline.dataset.reader import Run
 from layerbeam.pipeline.output.catalog import open_catalog
 from layerbeam.pipeline.output.find import PendingWork, begin_work
 from layerbeam.pipeline.output.finish import Finish
-from layerbeam.transforms.block_commit import put_commit
-from layerbeam.transforms.commits import Commit, FileRange, InputFile, name_of
+from layerbeam.transforms.flow.block_commit import put_commit
+from layerbeam.transforms.flow.commits import Commit, FileRange, InputFile, name_of
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.parts.write import write_part
 from layerbeam.transforms.settings import RecordFormat
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.view import View
 
 
 def write_run(path: Path | str, view: View, tables: Sequence[pa.Table]) -> Run:

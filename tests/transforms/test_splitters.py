@@ -10,7 +10,8 @@ from corpora import read_sentences
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerbeam.transforms import metrics, splitters
+from layerbeam.transforms import splitters
+from layerbeam.transforms.flow import metrics
 from layerbeam.transforms.settings import check_splitter
 from layerbeam.transforms.splitters import SplitterError, UnsplittableTextError, open_splitter
 from layerbeam.transforms.tokenize import sentences as of_records

@@ -10,16 +10,16 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.utils.shared import Shared
 
-from layerbeam.transforms import coders, counters, metrics
-from layerbeam.transforms.blocks import TokenBlock, VectorBlock
 from layerbeam.transforms.encode.block import encode_block
 from layerbeam.transforms.encode.forward import EncodeCost, Encoder, Forward
 from layerbeam.transforms.encode.isolate import encode_or_reject
 from layerbeam.transforms.encoders import EncoderSource, load_encoder
+from layerbeam.transforms.flow import coders, counters, metrics
+from layerbeam.transforms.flow.blocks import TokenBlock, VectorBlock
+from layerbeam.transforms.flow.stage import StageFn
 from layerbeam.transforms.hardware import Hardware, load_tensorflow, placement
 from layerbeam.transforms.settings import EncodeSettings
-from layerbeam.transforms.stage import StageFn
-from layerbeam.transforms.views import View, needed_dense, needed_layers, needs_pooler
+from layerbeam.transforms.views.view import View, needed_dense, needed_layers, needs_pooler
 
 
 @dataclasses.dataclass

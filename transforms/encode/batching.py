@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from layerbeam.transforms.blocks import Int64Array
+from layerbeam.transforms.flow.blocks import Int64Array
 
 # The fixed cost of a batch, in tokens: the overhead of some 300 operations, slower matrix products in small batches (in
 # bfloat16, 256 tokens are 8 to 12 % slower than 512 or 1,024), oneDNN's code generation for a new shape.

@@ -12,7 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from layerbeam.transforms.blocks import (
+from layerbeam.transforms.encode.batching import equal_texts, padded_shape, plan_batches
+from layerbeam.transforms.encode.forward import EncodeCost, Forward, not_finite_rows
+from layerbeam.transforms.encode.isolate import UnencodableTextsError
+from layerbeam.transforms.encode.windows import Sequences, cut_sequences
+from layerbeam.transforms.flow.blocks import (
     Contexts,
     Float32Array,
     Int32Array,
@@ -23,13 +27,9 @@ from layerbeam.transforms.blocks import (
     row_splits_of,
     token_positions,
 )
-from layerbeam.transforms.columns import batch_vectors, finish_vectors, records_of, vector_splits
-from layerbeam.transforms.encode.batching import equal_texts, padded_shape, plan_batches
-from layerbeam.transforms.encode.forward import EncodeCost, Forward, not_finite_rows
-from layerbeam.transforms.encode.isolate import UnencodableTextsError
-from layerbeam.transforms.encode.windows import Sequences, cut_sequences
 from layerbeam.transforms.settings import EncodeSettings
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.columns import batch_vectors, finish_vectors, records_of, vector_splits
+from layerbeam.transforms.views.view import View
 
 NOT_FINITE = "the encoder gives NaN or infinite values"
 _POOLED_TOKENS = 1 << 14  # of which vectors are copied at a time

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from layerbeam.transforms.blocks import Float32Array, Int32Array, Int64Array, Layer
 from layerbeam.transforms.encode.isolate import EncoderFailedError, is_out_of_memory
-from layerbeam.transforms.views import DenseModule
+from layerbeam.transforms.flow.blocks import Float32Array, Int32Array, Int64Array, Layer
+from layerbeam.transforms.views.view import DenseModule
 
 
 class Encoder(Protocol):

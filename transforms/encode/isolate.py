@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from layerbeam.transforms import metrics
-from layerbeam.transforms.blocks import TokenBlock, VectorBlock, reject, take_texts
+from layerbeam.transforms.flow import metrics
+from layerbeam.transforms.flow.blocks import TokenBlock, VectorBlock, reject, take_texts
 
 Encode = Callable[[TokenBlock], VectorBlock]
 

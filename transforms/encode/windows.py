@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from layerbeam.transforms.blocks import Contexts, Int32Array, Int64Array, row_splits_of, token_positions
+from layerbeam.transforms.flow.blocks import Contexts, Int32Array, Int64Array, row_splits_of, token_positions
 from layerbeam.transforms.settings import EncodeSettings
 
 

@@ -23,7 +23,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from layerbeam.transforms.blocks import Float32Array
 from layerbeam.transforms.encoders.aligned import empty_aligned
 from layerbeam.transforms.encoders.architectures import Architecture
 from layerbeam.transforms.encoders.config_file import ConfigFile, EncoderError, first_line, shown
@@ -32,6 +31,7 @@ from layerbeam.transforms.encoders.formats.huggingface import current_names, has
 from layerbeam.transforms.encoders.formats.safetensors_file import FLOATS
 from layerbeam.transforms.encoders.formats.weights import Tensor
 from layerbeam.transforms.encoders.source import AdaptedKernel, Adapter, EncoderSource
+from layerbeam.transforms.flow.blocks import Float32Array
 from layerbeam.transforms.hardware import tf
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"

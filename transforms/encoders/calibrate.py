@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from layerbeam.transforms.blocks import Float32Array, Int32Array
 from layerbeam.transforms.encoders.architectures import Architecture
 from layerbeam.transforms.encoders.int8 import InputCodes
 from layerbeam.transforms.encoders.network import Network
 from layerbeam.transforms.encoders.source import CALIBRATION, EncoderSource
+from layerbeam.transforms.flow.blocks import Float32Array, Int32Array
 from layerbeam.transforms.hardware import tf
 
 Tensor = Any  # TensorFlow's

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from layerbeam.transforms.blocks import Float32Array
 from layerbeam.transforms.encoders.config_file import ConfigFile, EncoderError
 from layerbeam.transforms.encoders.formats.huggingface import (
     find_weight_files,
@@ -23,8 +22,9 @@ from layerbeam.transforms.encoders.formats.huggingface import (
 from layerbeam.transforms.encoders.formats.safetensors_file import FLOATS
 from layerbeam.transforms.encoders.formats.weights import Tensor
 from layerbeam.transforms.encoders.source import EncoderSource
+from layerbeam.transforms.flow.blocks import Float32Array
 from layerbeam.transforms.hardware import tf
-from layerbeam.transforms.views import WITHIN_ENCODER, DenseModule
+from layerbeam.transforms.views.view import WITHIN_ENCODER, DenseModule
 
 _WEIGHT, _BIAS = "linear.weight", "linear.bias"
 _ACTIVATION = re.compile(r"torch\.nn\.(?:modules\.(?:activation|linear)\.)?(?P<name>\w+)")

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from layerbeam.transforms.blocks import Float32Array, Int64Array
-from layerbeam.transforms.columns import divisors, places
+from layerbeam.transforms.flow.blocks import Float32Array, Int64Array
 from layerbeam.transforms.hardware import tf
+from layerbeam.transforms.views.columns import divisors, places
 
 
 def keeps_layers() -> bool:

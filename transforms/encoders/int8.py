@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from layerbeam.transforms.blocks import Float32Array, Int8Array
+from layerbeam.transforms.flow.blocks import Float32Array, Int8Array
 
 # What a range is widened by, because other texts go beyond the calibration's; and n, the steps being powers of 2^(1/n),
 # so that another processor, which rounds otherwise, gives the same. One step for all channels costs more exactness than

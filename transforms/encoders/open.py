@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from layerbeam.transforms.blocks import Float32Array
 from layerbeam.transforms.encoders.adapter import MergedWeights, add_adapter
 from layerbeam.transforms.encoders.architectures import Architecture
 from layerbeam.transforms.encoders.calibrate import calibrate
@@ -27,7 +26,8 @@ from layerbeam.transforms.encoders.formats.tokenizer_json import read_tokenizer_
 from layerbeam.transforms.encoders.network import ComputeDtype, Network
 from layerbeam.transforms.encoders.onednn import int8_problem
 from layerbeam.transforms.encoders.source import EncoderSource, LocalFolder, Vocabulary, read_vocabulary
-from layerbeam.transforms.views import DenseModule
+from layerbeam.transforms.flow.blocks import Float32Array
+from layerbeam.transforms.views.view import DenseModule
 
 if TYPE_CHECKING:
     from layerbeam.transforms.encode.forward import Encoder

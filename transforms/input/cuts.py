@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from layerbeam.transforms.blocks import BoolArray, Int64Array
+from layerbeam.transforms.flow.blocks import BoolArray, Int64Array
 from layerbeam.transforms.input.records import UnreadableFileError, amounts
 from layerbeam.transforms.settings import BlockLimits
 

@@ -26,8 +26,8 @@ import numpy as np
 import pyarrow as pa
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.blocks import FIELD_TYPES, Slice, TextBlock
-from layerbeam.transforms.commits import FileRange, InputFile
+from layerbeam.transforms.flow.blocks import FIELD_TYPES, Slice, TextBlock
+from layerbeam.transforms.flow.commits import FileRange, InputFile
 from layerbeam.transforms.input import text
 from layerbeam.transforms.input.content import HEAD_BYTES, UTF8_MARK, refusing_other_content
 from layerbeam.transforms.input.input_format import InputFormat

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.blocks import Slice, TextBlock
-from layerbeam.transforms.commits import FileRange, InputFile
+from layerbeam.transforms.flow.blocks import Slice, TextBlock
+from layerbeam.transforms.flow.commits import FileRange, InputFile
 from layerbeam.transforms.input.cuts import RankedRecords
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 

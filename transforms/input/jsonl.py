@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from layerbeam.transforms.blocks import FIELD_TYPES, TextBlock
-from layerbeam.transforms.commits import FileRange
+from layerbeam.transforms.flow.blocks import FIELD_TYPES, TextBlock
+from layerbeam.transforms.flow.commits import FileRange
 from layerbeam.transforms.input import text
 from layerbeam.transforms.input.records import EXACT, INT64, inexact, is_blank, lone_surrogate, replace_surrogates
 from layerbeam.transforms.settings import RecordFormat

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.blocks import FIELD_TYPES, Int64Array, Slice, TextBlock
-from layerbeam.transforms.commits import FileRange, InputFile
+from layerbeam.transforms.flow.blocks import FIELD_TYPES, Int64Array, Slice, TextBlock
+from layerbeam.transforms.flow.commits import FileRange, InputFile
 from layerbeam.transforms.input.content import contradiction, read_head
 from layerbeam.transforms.input.cuts import records_in_block, sizes_and_ranks
 from layerbeam.transforms.input.input_format import InputFormat

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from layerbeam.transforms.blocks import TextBlock
-from layerbeam.transforms.commits import printable
+from layerbeam.transforms.flow.blocks import TextBlock
+from layerbeam.transforms.flow.commits import printable
 from layerbeam.transforms.settings import RecordFormat
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.view import View
 
 
 def value_of_path(expression: str, path: str) -> str | None:

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from layerbeam.transforms import metrics
-from layerbeam.transforms.blocks import FIELD_TYPES, BoolArray, Int64Array, TextBlock, counts_of_file
-from layerbeam.transforms.commits import FileRange, Rejected
+from layerbeam.transforms.flow import metrics
+from layerbeam.transforms.flow.blocks import FIELD_TYPES, BoolArray, Int64Array, TextBlock, counts_of_file
+from layerbeam.transforms.flow.commits import FileRange, Rejected
 from layerbeam.transforms.settings import BYTES_PER_TOKEN, BlockLimits, RecordFormat
 
 # What a reject has of a record that is too long. No more of it is held in memory, unless it is in Parquet.

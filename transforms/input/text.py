@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.blocks import BoolArray, Int64Array, Slice, TextBlock
-from layerbeam.transforms.commits import FileRange, InputFile
+from layerbeam.transforms.flow.blocks import BoolArray, Int64Array, Slice, TextBlock
+from layerbeam.transforms.flow.commits import FileRange, InputFile
 from layerbeam.transforms.input.content import HEAD_BYTES, UTF8_MARK, refuse_other_content, refusing_other_content
 from layerbeam.transforms.input.cuts import ALONE, RankedRecords, checksums, records_in_block, sizes_and_ranks
 from layerbeam.transforms.input.input_format import InputFormat

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from layerbeam.transforms import layout, storage
-from layerbeam.transforms.commits import Rejected
+from layerbeam.transforms import storage
+from layerbeam.transforms.flow import layout
+from layerbeam.transforms.flow.commits import Rejected
 from layerbeam.transforms.parts.jsonl import JsonLinesFormat
 from layerbeam.transforms.parts.parquet import ParquetFormat
 from layerbeam.transforms.parts.part_format import PartFormat
 from layerbeam.transforms.parts.tfrecord import TFRecordFormat
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.view import View
 
 # By the `format` of a view.
 FORMATS: dict[str, PartFormat] = {

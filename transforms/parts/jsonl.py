@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.columns import text_splits
-from layerbeam.transforms.number_types import as_matrix, scale_of, splits_of, vector_names
 from layerbeam.transforms.parts.part_format import Output, PartFormat, tables_of
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.columns import text_splits
+from layerbeam.transforms.views.number_types import as_matrix, scale_of, splits_of, vector_names
+from layerbeam.transforms.views.view import View
 
 _DECIMALS = 6
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.number_types import as_matrix, code_names, element_type, vector_names
 from layerbeam.transforms.parts.part_format import Output, PartFormat
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.number_types import as_matrix, code_names, element_type, vector_names
+from layerbeam.transforms.views.view import View
 
 # Vectors hardly compress: level 1 is as small as the higher ones, and several times as fast.
 _ZSTD_LEVEL = 1

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.blocks import row_splits_of
-from layerbeam.transforms.number_types import element_type, in_lists, vector_names
-from layerbeam.transforms.views import View
+from layerbeam.transforms.flow.blocks import row_splits_of
+from layerbeam.transforms.views.number_types import element_type, in_lists, vector_names
+from layerbeam.transforms.views.view import View
 
 _TEXTS_AT_ONCE = 64
 

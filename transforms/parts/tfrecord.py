@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.columns import text_splits
-from layerbeam.transforms.number_types import as_arrays, as_matrix, code_names
 from layerbeam.transforms.parts.part_format import Output, PartFormat, tables_of
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.columns import text_splits
+from layerbeam.transforms.views.number_types import as_arrays, as_matrix, code_names
+from layerbeam.transforms.views.view import View
 
 # Columns with one value per text, as the kept fields; all others have one per row of the text.
 _ONCE = ("file", "line", "sentence", "text")

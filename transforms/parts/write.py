@@ -15,14 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from layerbeam.transforms import metrics, storage
-from layerbeam.transforms.blocks import TextBlock
-from layerbeam.transforms.columns import schema
-from layerbeam.transforms.commits import Commit, FileRange, Part, Rejected, name_of, printable
-from layerbeam.transforms.layout import EMPTY, REJECTS, part_name, rejects_path
+from layerbeam.transforms import storage
+from layerbeam.transforms.flow import metrics
+from layerbeam.transforms.flow.blocks import TextBlock
+from layerbeam.transforms.flow.commits import Commit, FileRange, Part, Rejected, name_of, printable
+from layerbeam.transforms.flow.layout import EMPTY, REJECTS, part_name, rejects_path
 from layerbeam.transforms.parts import format_of, parse_rejects, part_folder, part_path, table_path
 from layerbeam.transforms.parts.part_format import Output
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.columns import schema
+from layerbeam.transforms.views.view import View
 
 _GZIP_LEVEL = 1
 # What `copy_files` raises if it cannot copy.

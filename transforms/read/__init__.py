@@ -9,15 +9,15 @@ from typing import Any
 
 import apache_beam as beam
 
-from layerbeam.transforms import coders, counters, metrics
-from layerbeam.transforms.blocks import Slice, TextBlock
-from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.flow import coders, counters, metrics
+from layerbeam.transforms.flow.blocks import Slice, TextBlock
+from layerbeam.transforms.flow.commits import InputFile
+from layerbeam.transforms.flow.stage import SKIPPED, StageFn
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.read.committed import CommittedBlocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
-from layerbeam.transforms.stage import SKIPPED, StageFn
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.view import View
 
 
 @dataclasses.dataclass

@@ -14,13 +14,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from layerbeam.transforms import metrics, storage
-from layerbeam.transforms.blocks import Slice, TextBlock, counts_of_file, row_splits_of
-from layerbeam.transforms.commits import Commit, FileRange, InputFile, hash_paths
+from layerbeam.transforms import storage
+from layerbeam.transforms.flow import metrics
+from layerbeam.transforms.flow.blocks import Slice, TextBlock, counts_of_file, row_splits_of
+from layerbeam.transforms.flow.commits import Commit, FileRange, InputFile, hash_paths
+from layerbeam.transforms.flow.known import Known
 from layerbeam.transforms.input import FORMATS
 from layerbeam.transforms.input.path_fields import add_path_fields
 from layerbeam.transforms.input.records import UnreadableFileError, filled_share, is_blank, no_records
-from layerbeam.transforms.known import Known
 from layerbeam.transforms.parts.write import NOT_COPIED, Move
 from layerbeam.transforms.read.committed import CommittedBlocks
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat

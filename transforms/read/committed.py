@@ -6,16 +6,16 @@ import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
-from layerbeam.transforms import counters, metrics
-from layerbeam.transforms.block_commit import find_commit, put_commit
-from layerbeam.transforms.blocks import TextBlock
-from layerbeam.transforms.commits import Commit, FileRange, InputFile
+from layerbeam.transforms.flow import counters, metrics
+from layerbeam.transforms.flow.block_commit import find_commit, put_commit
+from layerbeam.transforms.flow.blocks import TextBlock
+from layerbeam.transforms.flow.commits import Commit, FileRange, InputFile
+from layerbeam.transforms.flow.known import Known, KnownBlocks
 from layerbeam.transforms.input.path_fields import path_values
-from layerbeam.transforms.known import Known, KnownBlocks
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.parts.write import NOT_COPIED, Move, can_copy, copy_files
 from layerbeam.transforms.settings import LINES, RecordFormat
-from layerbeam.transforms.views import View, has_sums_by_field
+from layerbeam.transforms.views.view import View, has_sums_by_field
 
 
 class CommittedBlocks:

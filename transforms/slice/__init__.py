@@ -11,11 +11,11 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.blocks import Slice
-from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.flow.blocks import Slice
+from layerbeam.transforms.flow.commits import InputFile
+from layerbeam.transforms.flow.stage import SKIPPED
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 from layerbeam.transforms.slice.slices import FileToRead, RangeScan, cut_file, number_slices, scan_range, share_slice
-from layerbeam.transforms.stage import SKIPPED
 
 # Slices that are held to be sorted.
 _HELD = 10_000

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.blocks import Slice
-from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.flow.blocks import Slice
+from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.input import FORMATS
 from layerbeam.transforms.input.cuts import BlockReader, Candidates, RankedRecords, cut, find_candidates
 from layerbeam.transforms.input.records import filled_share

@@ -13,7 +13,7 @@ import obstore
 import obstore.store
 from obstore.exceptions import AlreadyExistsError, BaseError, GenericError
 
-from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.storage.errors import AZURE_ACCOUNT, AZURE_LOG_IN
 from layerbeam.transforms.storage.store import Store, in_parallel, pause, split_path
 

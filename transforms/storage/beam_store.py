@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.storage.store import Store
 
 _UNCOMPRESSED = "uncompressed"  # CompressionTypes.UNCOMPRESSED

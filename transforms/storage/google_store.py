@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.storage.store import CONNECTIONS, Store, in_parallel, split_path
 
 _DELETED_AT_ONCE = 100  # Google's limit for a batch request

@@ -12,7 +12,7 @@ import urllib.parse
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, NamedTuple, NoReturn
 
-from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.storage.store import Store, range_header
 
 FORM = "hf://datasets/org/name@revision/path"

@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 
-from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.storage import hf_store, stores
 
 # Object stores answer slowly, and many at once.

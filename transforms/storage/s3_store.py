@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.storage.store import CONNECTIONS, Store, in_parallel, pause, range_header, split_path
 
 _DELETED_AT_ONCE = 1000  # S3's limit for a request

@@ -18,7 +18,7 @@ from typing import IO, Any, BinaryIO, TypeVar, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.storage.errors import as_os_errors
 
 Item = TypeVar("Item")

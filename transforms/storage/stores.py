@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.storage import hf_store
 from layerbeam.transforms.storage.errors import as_os_errors
 from layerbeam.transforms.storage.store import Store

@@ -9,14 +9,14 @@ from typing import Any
 
 import apache_beam as beam
 
-from layerbeam.transforms import coders, counters
-from layerbeam.transforms.blocks import TextBlock, TokenBlock
 from layerbeam.transforms.encoders import EncoderSource
+from layerbeam.transforms.flow import coders, counters
+from layerbeam.transforms.flow.blocks import TextBlock, TokenBlock
+from layerbeam.transforms.flow.stage import StageFn
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
 from layerbeam.transforms.settings import SequenceSettings
-from layerbeam.transforms.stage import StageFn
 from layerbeam.transforms.tokenize.tokenizer import Tokenizer
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.view import View
 
 
 @dataclasses.dataclass

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from layerbeam.transforms.blocks import Int32Array, Int64Array, TextBlock, reject, row_splits_of
+from layerbeam.transforms.flow.blocks import Int32Array, Int64Array, TextBlock, reject, row_splits_of
 from layerbeam.transforms.panics import PanicError
 from layerbeam.transforms.settings import SequenceSettings
 from layerbeam.transforms.tokenize.pieces import STAGE, TextTokenizer, find_panics

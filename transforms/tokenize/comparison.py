@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from layerbeam.transforms.blocks import Int64Array
 from layerbeam.transforms.encoders import load_normalizer
+from layerbeam.transforms.flow.blocks import Int64Array
 from layerbeam.transforms.panics import panics_as_errors
 from layerbeam.transforms.reference import ReferenceWordPiece
 

@@ -1,6 +1,6 @@
 """Texts as parts of what is encoded around them: their whole record, or their neighbours.
 
-Shapes as in `layerbeam.transforms.blocks`; C contexts.
+Shapes as in `layerbeam.transforms.flow.blocks`; C contexts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from layerbeam.transforms.blocks import (
+from layerbeam.transforms.flow.blocks import (
     Int32Array,
     Int64Array,
     TextBlock,
@@ -20,10 +20,10 @@ from layerbeam.transforms.blocks import (
     row_of_each,
     row_splits_of,
 )
-from layerbeam.transforms.columns import records_of
 from layerbeam.transforms.settings import SequenceSettings
 from layerbeam.transforms.tokenize.pieces import STAGE, TextTokenizer
 from layerbeam.transforms.tokenize.sequences import tokenize_block
+from layerbeam.transforms.views.columns import records_of
 
 
 def tokenize_in_context(

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from layerbeam.transforms.blocks import Int32Array, Int64Array, row_splits_of
 from layerbeam.transforms.encoders.source import SpecialTokens
+from layerbeam.transforms.flow.blocks import Int32Array, Int64Array, row_splits_of
 from layerbeam.transforms.panics import PanicError
 
 # The stage of rejects in output folders, from before the stage was called `tokenize`.

@@ -1,6 +1,6 @@
 """The tokens of each row of a view: a row is a token, a word or a text; `keep_words` selects some words.
 
-Shapes as in `layerbeam.transforms.blocks`; W words, R rows of a view.
+Shapes as in `layerbeam.transforms.flow.blocks`; W words, R rows of a view.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from layerbeam.transforms import metrics
-from layerbeam.transforms.blocks import (
+from layerbeam.transforms.flow import metrics
+from layerbeam.transforms.flow.blocks import (
     BoolArray,
     Int32Array,
     Int64Array,
@@ -29,12 +29,12 @@ from layerbeam.transforms.blocks import (
     row_splits_of,
     token_positions,
 )
-from layerbeam.transforms.columns import own_characters
 from layerbeam.transforms.tokenize.comparison import key_of_form, nfc
 from layerbeam.transforms.tokenize.library import WITHOUT_SPACES
 from layerbeam.transforms.tokenize.pieces import TextTokenizer, join_texts
 from layerbeam.transforms.tokenize.wordpiece import normalize_character
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.columns import own_characters
+from layerbeam.transforms.views.view import View
 
 # BERT's white space.
 _SPACES = np.array([c for c in range(0x3001) if normalize_character(chr(c), False) == " "], np.uint32)

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from layerbeam.transforms import metrics
-from layerbeam.transforms.blocks import Int64Array, TextBlock, reject, row_splits_of
+from layerbeam.transforms.flow import metrics
+from layerbeam.transforms.flow.blocks import Int64Array, TextBlock, reject, row_splits_of
 from layerbeam.transforms.hardware import import_tensorflow_text
 from layerbeam.transforms.settings import RecordFormat
 from layerbeam.transforms.splitters import Splitter, UnsplittableTextError, open_splitter

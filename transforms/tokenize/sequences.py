@@ -1,6 +1,6 @@
 """Texts and pairs as an encoder's sequences, cut to length: `[CLS] first [SEP] second [SEP]` for BERT.
 
-Shapes as in `layerbeam.transforms.blocks`; P pieces (tokens without special ones) of first and second texts.
+Shapes as in `layerbeam.transforms.flow.blocks`; P pieces (tokens without special ones) of first and second texts.
 Source: `extract_features.py` of google-research/bert.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from layerbeam.transforms.blocks import (
+from layerbeam.transforms.flow.blocks import (
     BoolArray,
     DroppedTokens,
     Int32Array,

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from layerbeam.transforms import metrics
-from layerbeam.transforms.blocks import TextBlock, TokenBlock, leave_out, take_texts
 from layerbeam.transforms.encoders import EncoderSource, load_library_tokenizer, load_vocabulary
+from layerbeam.transforms.flow import metrics
+from layerbeam.transforms.flow.blocks import TextBlock, TokenBlock, leave_out, take_texts
 from layerbeam.transforms.settings import SequenceSettings
 from layerbeam.transforms.tokenize.chunks import cut_chunks
 from layerbeam.transforms.tokenize.contexts import tokenize_in_context
@@ -18,7 +18,7 @@ from layerbeam.transforms.tokenize.row_index import KeepWords, rows_of
 from layerbeam.transforms.tokenize.sentences import split_sentences
 from layerbeam.transforms.tokenize.sequences import tokenize_block
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.view import View
 
 
 def load_text_tokenizer(encoder: EncoderSource) -> TextTokenizer:

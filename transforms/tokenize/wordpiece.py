@@ -1,6 +1,6 @@
 """WordPiece as Google's reference does it, for a block of texts at once, with exact positions in the texts.
 
-Shapes as in `transforms/blocks.py`; C code points of a block's texts, W words, P pieces (tokens without [CLS], [SEP]).
+Shapes as in `flow/blocks.py`; C code points of a block's texts, W words, P pieces (tokens without [CLS], [SEP]).
 
 Three steps: a table maps each code point to the characters that BERT's BasicTokenizer makes of it, so that each of
 these has a known origin; the characters are cut into words; TF Text's FastWordpieceTokenizer cuts each distinct word
@@ -21,8 +21,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from layerbeam.transforms.blocks import Int32Array, Int64Array, row_splits_of, token_positions
 from layerbeam.transforms.encoders.source import IN_TEXT, MAX_CHARS_PER_WORD, SPECIAL_TOKENS, SpecialTokens
+from layerbeam.transforms.flow.blocks import Int32Array, Int64Array, row_splits_of, token_positions
 from layerbeam.transforms.hardware import import_tensorflow_text, tf
 from layerbeam.transforms.tokenize.comparison import in_nfc
 from layerbeam.transforms.tokenize.pieces import Pieces, UInt32Array, code_points, is_punctuation, join_texts

@@ -10,14 +10,14 @@ from typing import Any
 import apache_beam as beam
 import pyarrow as pa
 
-from layerbeam.transforms import counters, metrics
-from layerbeam.transforms.block_commit import put_commit
-from layerbeam.transforms.blocks import VectorBlock
-from layerbeam.transforms.commits import Commit, InputFile
 from layerbeam.transforms.encoders import EncoderSource
+from layerbeam.transforms.flow import counters, metrics
+from layerbeam.transforms.flow.block_commit import put_commit
+from layerbeam.transforms.flow.blocks import VectorBlock
+from layerbeam.transforms.flow.commits import Commit, InputFile
+from layerbeam.transforms.flow.stage import StageFn
 from layerbeam.transforms.parts.part_format import Output
-from layerbeam.transforms.stage import StageFn
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.view import View
 from layerbeam.transforms.write.block import write_parts
 
 

@@ -8,17 +8,18 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from layerbeam.transforms import metrics, storage
-from layerbeam.transforms.blocks import Int64Array, TokenBlock, VectorBlock, row_of_each
-from layerbeam.transforms.columns import make_table, texts_of_rows
-from layerbeam.transforms.commits import Commit, InputFile, name_of
+from layerbeam.transforms import storage
+from layerbeam.transforms.flow import metrics
+from layerbeam.transforms.flow.blocks import Int64Array, TokenBlock, VectorBlock, row_of_each
+from layerbeam.transforms.flow.commits import Commit, InputFile, name_of
+from layerbeam.transforms.flow.layout import REJECTS
 from layerbeam.transforms.hardware import made_with
-from layerbeam.transforms.layout import REJECTS
-from layerbeam.transforms.number_types import is_coarse
 from layerbeam.transforms.parts import part_folder
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.parts.write import write_part, write_rejects
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.columns import make_table, texts_of_rows
+from layerbeam.transforms.views.number_types import is_coarse
+from layerbeam.transforms.views.view import View
 from layerbeam.transforms.write.word_types import row_groups, sum_words
 
 # Names of the unknown token; a vocabulary with both (MPNet) uses the first.

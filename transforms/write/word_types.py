@@ -24,10 +24,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.blocks import FIELD_TYPES, Float32Array, Int64Array, TokenBlock
-from layerbeam.transforms.columns import schema
-from layerbeam.transforms.number_types import NUMBER_TYPES, as_matrix, vector_array, vector_type
-from layerbeam.transforms.views import View
+from layerbeam.transforms.flow.blocks import FIELD_TYPES, Float32Array, Int64Array, TokenBlock
+from layerbeam.transforms.views.columns import schema
+from layerbeam.transforms.views.number_types import NUMBER_TYPES, as_matrix, vector_array, vector_type
+from layerbeam.transforms.views.view import View
 
 _SUM, _SQUARES = "_sum", "_squares"
 # A range of keys and their sums: a worker holds them in memory. The vectors of its part of the table, in float32, have

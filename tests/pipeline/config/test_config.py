@@ -12,7 +12,7 @@ from layerbeam.pipeline.config import load, schema
 from layerbeam.pipeline.config.job import expand_layers, resolve
 from layerbeam.pipeline.config.rules import COLUMN_NAMES
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.transforms.views import ViewSettings
+from layerbeam.transforms.views.view import ViewSettings
 
 MINIMAL = """
 input:
@@ -238,7 +238,7 @@ def test_secrets_in_addresses_are_refused_and_not_shown(section, setting, addres
 
 
 def test_no_kept_field_may_have_the_name_of_a_column():
-    from layerbeam.transforms.views import COLUMNS
+    from layerbeam.transforms.views.view import COLUMNS
 
     assert {column.name for column in COLUMNS} <= COLUMN_NAMES
 

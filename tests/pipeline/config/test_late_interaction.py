@@ -19,9 +19,9 @@ from tables import cases
 from layerbeam import encode
 from layerbeam.pipeline.cli.main import main
 from layerbeam.pipeline.config import load as configuration
-from layerbeam.pipeline.config import template
 from layerbeam.pipeline.config.sentence_transformers import read_model
 from layerbeam.pipeline.errors import UsageError
+from layerbeam.pipeline.init import template
 from layerbeam.transforms.encoders import load_weights, open_encoder
 from layerbeam.transforms.reference import forward
 

@@ -11,9 +11,10 @@ from tables import cases
 
 from layerbeam.pipeline.cli.main import main
 from layerbeam.pipeline.config import load as configuration
-from layerbeam.pipeline.config import schema, template
+from layerbeam.pipeline.config import schema
 from layerbeam.pipeline.config.sentence_transformers import read_model
 from layerbeam.pipeline.errors import UsageError
+from layerbeam.pipeline.init import template
 
 IDENTITY = "torch.nn.modules.linear.Identity"
 CONFIG = {"model_type": "bert", "max_position_embeddings": 512}

@@ -19,9 +19,9 @@ from written_run import write_run
 import layerbeam
 from layerbeam.pipeline.dataset import nearest
 from layerbeam.pipeline.dataset.view import View as ReadView
-from layerbeam.transforms.columns import schema
-from layerbeam.transforms.number_types import as_matrix, in_lists
 from layerbeam.transforms.parts import parquet
+from layerbeam.transforms.views.columns import schema
+from layerbeam.transforms.views.number_types import as_matrix, in_lists
 
 METRICS = ("cosine", "dot", "l2")
 FORMATS = [("parquet", "float32"), ("parquet", "float16"), ("parquet", "int8")]

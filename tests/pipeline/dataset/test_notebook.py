@@ -15,8 +15,8 @@ from tampering import edit
 from written_run import write_run
 
 import layerbeam
-from layerbeam.transforms.columns import schema
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.columns import schema
+from layerbeam.transforms.views.view import View
 
 TEXTS = View(
     name="texts",

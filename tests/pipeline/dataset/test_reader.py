@@ -23,9 +23,9 @@ from workplace import workplace_in
 from written_run import write_run
 
 import layerbeam
-from layerbeam.transforms.columns import schema
 from layerbeam.transforms.parts import parquet
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.columns import schema
+from layerbeam.transforms.views.view import View
 
 VIEWS = {
     "pieces": {"level": "token", "layers": [-1, 1], "combine": "sum", "special_tokens": False, "dtype": "float16"},

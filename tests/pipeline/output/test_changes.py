@@ -14,7 +14,7 @@ from output_folder import OutputFolder
 
 import layerbeam
 from layerbeam.transforms.settings import BlockLimits
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.view import View
 
 VIEWS = tuple(View(name=name, level="text", layers=(1,), hidden_size=4) for name in "tu")
 

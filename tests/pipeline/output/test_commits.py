@@ -18,7 +18,7 @@ from workplace import THREE_VIEWS
 import layerbeam
 from layerbeam.pipeline.output import commits
 from layerbeam.pipeline.output.catalog import Totals
-from layerbeam.transforms.commits import Commit, FileRange, InputFile, Part, name_of
+from layerbeam.transforms.flow.commits import Commit, FileRange, InputFile, Part, name_of
 
 FILES = tuple(
     FileRange(InputFile(path, 90, 1.5), 0, 2, 0, 90, "ab" * 32, True, {"records_read": 2, "embedded": 2})

@@ -17,13 +17,13 @@ from layerbeam.pipeline.config.job import resolve
 from layerbeam.pipeline.output.commits import note_damaged
 from layerbeam.pipeline.output.find import find_work
 from layerbeam.transforms import storage
-from layerbeam.transforms.blocks import TextBlock
-from layerbeam.transforms.commits import Commit, FileRange, InputFile, name_of
-from layerbeam.transforms.layout import file_name, part_name
+from layerbeam.transforms.flow.blocks import TextBlock
+from layerbeam.transforms.flow.commits import Commit, FileRange, InputFile, name_of
+from layerbeam.transforms.flow.layout import file_name, part_name
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import BlockLimits
 from layerbeam.transforms.slice.slices import FileToRead, byte_ranges, number_slices, scan_range
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.view import View
 
 
 def test_files_whose_hashes_begin_alike(workplace):

@@ -14,10 +14,11 @@ from tampering import deny
 
 import layerbeam
 from layerbeam.pipeline.output import finish
-from layerbeam.transforms import layout, metrics, storage
-from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms import storage
+from layerbeam.transforms.flow import layout, metrics
+from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.settings import BlockLimits
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.view import View
 
 VIEW = View(name="t", level="text", layers=(1,), hidden_size=4)
 LOST = "what was written of it is missing or short; run again"

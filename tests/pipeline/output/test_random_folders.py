@@ -17,7 +17,7 @@ from output_folder import OutputFolder
 
 import layerbeam
 from layerbeam.transforms.settings import BlockLimits
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.view import View
 
 Rows = list[tuple[str, int, str]]
 

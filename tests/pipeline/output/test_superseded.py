@@ -9,12 +9,12 @@ import apache_beam as beam
 import pytest
 from workplace import THREE_VIEWS
 
-from layerbeam.pipeline.build import build
 from layerbeam.pipeline.config import load
 from layerbeam.pipeline.config.job import resolve
 from layerbeam.pipeline.errors import BusyError
 from layerbeam.pipeline.output import word_types
 from layerbeam.pipeline.output.run_log import RunLog, load_runs
+from layerbeam.pipeline.run.build import build
 from layerbeam.pipeline.run.engines import local_runner
 
 NUMBER = 3

@@ -25,13 +25,13 @@ from adversarial_corpus import configuration, snapshot, write_corpus
 from layerbeam.pipeline.config import load
 from layerbeam.pipeline.config.job import Job, resolve
 from layerbeam.pipeline.errors import UsageError
+from layerbeam.pipeline.forecast.estimate import TEXT_BYTES, TEXTS, Estimate, estimate
+from layerbeam.pipeline.forecast.sampling import Budget
 from layerbeam.pipeline.output.find import find_work
 from layerbeam.pipeline.plan import plan as plan_module
 from layerbeam.pipeline.plan.measure import Measurement, measure
 from layerbeam.pipeline.plan.plan import Machines, Truncation, _dataflow, _truncations
-from layerbeam.pipeline.run.estimate import TEXT_BYTES, TEXTS, Estimate, estimate
-from layerbeam.pipeline.run.sampling import Budget
-from layerbeam.transforms import metrics
+from layerbeam.transforms.flow import metrics
 
 EVERYTHING = Budget(1 << 40, 1 << 40)
 STATISTICS = (metrics.RECORDS, TEXTS, metrics.TOKENS, TEXT_BYTES)

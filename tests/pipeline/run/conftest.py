@@ -8,7 +8,7 @@ import pytest
 from workplace import Workplace
 
 from layerbeam.transforms import encode
-from layerbeam.transforms.block_commit import put_commit
+from layerbeam.transforms.flow.block_commit import put_commit
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from repository import DATA
 from safetensors.numpy import load_file, save_file
 
 import layerbeam
-from layerbeam.transforms.number_types import quantize
+from layerbeam.transforms.views.number_types import quantize
 
 FLOATS = {
     "tokens": {"level": "token", "layers": [-1, 0]},

@@ -154,7 +154,7 @@ def test_the_plan_of_an_edit_is_what_the_run_does(moved):
 
 def test_what_the_plan_cannot_read_in_time_is_to_be_encoded(moved, monkeypatch):
     edit(moved)
-    monkeypatch.setattr("layerbeam.pipeline.run.copied._SECONDS", 0.0)
+    monkeypatch.setattr("layerbeam.pipeline.forecast.copied._SECONDS", 0.0)
     planned = json.loads(moved.plan("--json").out)
     assert planned["copied"]["texts"] < 100
     assert planned["estimates"]["texts"]["value"] > 400

@@ -17,11 +17,11 @@ from corpora import random_lines
 from workplace import THREE_VIEWS, Workplace
 
 import layerbeam
-from layerbeam.pipeline.build import build
 from layerbeam.pipeline.run import engines
+from layerbeam.pipeline.run.build import build
 from layerbeam.transforms import encode, read
-from layerbeam.transforms.block_commit import put_commit
-from layerbeam.transforms.commits import name_of
+from layerbeam.transforms.flow.block_commit import put_commit
+from layerbeam.transforms.flow.commits import name_of
 from layerbeam.transforms.read.committed import CommittedBlocks
 from layerbeam.transforms.slice import slices
 

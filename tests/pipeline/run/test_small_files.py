@@ -18,7 +18,7 @@ from float_bounds import OF_TWO
 
 import layerbeam
 from layerbeam.transforms import storage
-from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.settings import BlockLimits
 from layerbeam.transforms.slice.slices import FileToRead, join_small_files
 

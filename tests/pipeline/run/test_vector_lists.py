@@ -20,9 +20,9 @@ from repository import DATA
 
 import layerbeam
 from layerbeam.pipeline.cli.main import main
-from layerbeam.transforms.columns import splits_by
-from layerbeam.transforms.number_types import as_arrays
 from layerbeam.transforms.parts import parquet
+from layerbeam.transforms.views.columns import splits_by
+from layerbeam.transforms.views.number_types import as_arrays
 
 SETTINGS = {
     "plain": {"layers": [-1, 0]},

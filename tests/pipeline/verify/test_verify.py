@@ -23,12 +23,12 @@ from weights import vectors
 from workplace import Workplace
 
 from layerbeam.pipeline.verify import recompute
-from layerbeam.transforms.columns import schema
 from layerbeam.transforms.parts import read_tables
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.parts.write import write_part
 from layerbeam.transforms.reference import forward
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.columns import schema
+from layerbeam.transforms.views.view import View
 
 VIEWS = {
     "tokens": {"level": "token", "layers": "all"},

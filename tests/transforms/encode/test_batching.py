@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerbeam.transforms.blocks import token_positions
 from layerbeam.transforms.encode.batching import equal_texts, padded_shape, plan_batches
+from layerbeam.transforms.flow.blocks import token_positions
 
 LENGTHS = st.lists(st.integers(2, 128), max_size=200).map(lambda lengths: np.array(lengths, np.int64))
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from apache_beam.coders import registry
 
-from layerbeam.transforms import coders
-from layerbeam.transforms.blocks import TextBlock, TokenBlock, VectorBlock
 from layerbeam.transforms.encode.block import encode_block, pad_batch
 from layerbeam.transforms.encode.forward import EncodeCost, Forward
 from layerbeam.transforms.encode.isolate import EncoderFailedError, UnencodableTextsError
 from layerbeam.transforms.encode.windows import cut_sequences, cut_windows
+from layerbeam.transforms.flow import coders
+from layerbeam.transforms.flow.blocks import TextBlock, TokenBlock, VectorBlock
 from layerbeam.transforms.settings import EncodeSettings
 from layerbeam.transforms.tokenize.row_index import rows_of
-from layerbeam.transforms.views import DenseModule, View
+from layerbeam.transforms.views.view import DenseModule, View
 
 TEXTS = [[7, 8, 9], [5], [7, 8, 9], [1, 2, 3, 4], [6, 6]]
 

@@ -14,14 +14,14 @@ import pyarrow as pa
 import pytest
 import tensorflow as tf
 
-from layerbeam.transforms.blocks import TextBlock, TokenBlock, VectorBlock, take_texts
-from layerbeam.transforms.commits import FileRange, InputFile
 from layerbeam.transforms.encode.block import NOT_FINITE, encode_block
 from layerbeam.transforms.encode.forward import EncodeCost, Forward
 from layerbeam.transforms.encode.isolate import EncoderFailedError, encode_or_reject, find_faults
+from layerbeam.transforms.flow.blocks import TextBlock, TokenBlock, VectorBlock, take_texts
+from layerbeam.transforms.flow.commits import FileRange, InputFile
 from layerbeam.transforms.settings import EncodeSettings
 from layerbeam.transforms.tokenize.row_index import rows_of
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.view import View
 
 # Of text t the tokens; the records are lines 0, 0, 1, 2, 2, 2.
 TEXTS = [[7, 8, 9], [5], [7, 8, 9], [1, 2, 3, 4], [6, 6], [30]]

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from repository import DATA
 
-from layerbeam.transforms import columns
-from layerbeam.transforms.blocks import TextBlock
 from layerbeam.transforms.encode.block import encode_block
 from layerbeam.transforms.encode.forward import Forward
 from layerbeam.transforms.encoders import load_weights, network, open_encoder
 from layerbeam.transforms.encoders.device import DeviceLayer
 from layerbeam.transforms.encoders.network import Network
+from layerbeam.transforms.flow.blocks import TextBlock
 from layerbeam.transforms.settings import EncodeSettings, SequenceSettings
 from layerbeam.transforms.tokenize.tokenizer import Tokenizer
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views import columns
+from layerbeam.transforms.views.view import View
 
 TEXTS = ["the river bank", "a well", "the money in the bank and the river", "the", "a river and a bank " * 9]
 VIEWS = [

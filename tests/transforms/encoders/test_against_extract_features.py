@@ -13,11 +13,11 @@ import pytest
 from float_bounds import Bounded, bounded_layers
 from repository import DATA
 
-from layerbeam.transforms.blocks import TextBlock, TokenBlock
-from layerbeam.transforms.commits import FileRange, InputFile
 from layerbeam.transforms.encode.block import pad_batch
 from layerbeam.transforms.encode.windows import cut_sequences
 from layerbeam.transforms.encoders import EncoderSource, load_encoder, load_weights, open_encoder
+from layerbeam.transforms.flow.blocks import TextBlock, TokenBlock
+from layerbeam.transforms.flow.commits import FileRange, InputFile
 from layerbeam.transforms.settings import EncodeSettings, SequenceSettings
 from layerbeam.transforms.tokenize.sequences import tokenize_block
 from layerbeam.transforms.tokenize.wordpiece import WordPiece

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 from layerbeam.transforms.encoders import EncoderError, load_encoder, open_dense, open_encoder, read_dense_weights
 from layerbeam.transforms.encoders.dense import Dense, load_dense
 from layerbeam.transforms.reference import dense
-from layerbeam.transforms.views import DenseModule, View
+from layerbeam.transforms.views.view import DenseModule, View
 
 WEIGHTS = np.array([[1, 2], [0, -3], [0, 1]], np.float32)  # [in, out]
 VECTORS = np.array([[1, 0, 1], [0, 1, 0]], np.float32)

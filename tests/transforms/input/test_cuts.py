@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.blocks import TextBlock
+from layerbeam.transforms.flow.blocks import TextBlock
 from layerbeam.transforms.settings import BlockLimits
 
 FULL = 1 << 30

@@ -10,8 +10,8 @@ from corpora import read_file, texts_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerbeam.transforms import metrics
-from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.flow import metrics
+from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.settings import BlockLimits
 
 

@@ -16,8 +16,8 @@ from corpora import UNLIMITED, chunks_of, read_file, texts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerbeam.transforms import metrics
-from layerbeam.transforms.blocks import TextBlock
+from layerbeam.transforms.flow import metrics
+from layerbeam.transforms.flow.blocks import TextBlock
 from layerbeam.transforms.settings import BlockLimits
 
 LIMITS = st.builds(BlockLimits, st.integers(1, 40), st.integers(1, 30), st.integers(1, 6), st.integers(3, 10))

@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from corpora import UNLIMITED, read_file, texts_of
 
-from layerbeam.transforms import metrics, storage
-from layerbeam.transforms.blocks import Slice, TextBlock
-from layerbeam.transforms.commits import Commit, InputFile
+from layerbeam.transforms import storage
+from layerbeam.transforms.flow import metrics
+from layerbeam.transforms.flow.blocks import Slice, TextBlock
+from layerbeam.transforms.flow.commits import Commit, InputFile
 from layerbeam.transforms.input import parquet
 from layerbeam.transforms.input.parquet import ParquetInput, find_pieces
 from layerbeam.transforms.read.block import read_block

@@ -14,9 +14,10 @@ from corpora import chunks_of, counted_files, read_file, texts_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from layerbeam.transforms import metrics, storage
-from layerbeam.transforms.blocks import Slice, TextBlock
-from layerbeam.transforms.commits import Commit, InputFile
+from layerbeam.transforms import storage
+from layerbeam.transforms.flow import metrics
+from layerbeam.transforms.flow.blocks import Slice, TextBlock
+from layerbeam.transforms.flow.commits import Commit, InputFile
 from layerbeam.transforms.input.content import contradiction
 from layerbeam.transforms.read.block import read_block, read_blocks
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat

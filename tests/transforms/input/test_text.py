@@ -7,7 +7,7 @@ import gzip
 import pytest
 from corpora import UNLIMITED, read_file, texts_of
 
-from layerbeam.transforms import metrics
+from layerbeam.transforms.flow import metrics
 from layerbeam.transforms.settings import BlockLimits
 
 

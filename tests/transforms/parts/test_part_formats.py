@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 import tensorflow as tf
 
-from layerbeam.transforms.columns import schema
 from layerbeam.transforms.parts import read_tables
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.parts.tfrecord import examples, parse_example
 from layerbeam.transforms.parts.write import write_part
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.columns import schema
+from layerbeam.transforms.views.view import View
 
 FIELDS = (("id", "string"), ("year", "int64"), ("weight", "float64"), ("good", "bool"))
 TEXTS = ("the café, “quoted”", "", "a")

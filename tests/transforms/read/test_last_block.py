@@ -14,9 +14,10 @@ import pytest
 import zstandard
 from corpora import UNLIMITED, random_lines, read_file, texts_of
 
-from layerbeam.transforms import metrics, storage
-from layerbeam.transforms.blocks import Slice, TextBlock
-from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms import storage
+from layerbeam.transforms.flow import metrics
+from layerbeam.transforms.flow.blocks import Slice, TextBlock
+from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.read.block import read_block, read_blocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 from layerbeam.transforms.slice.slices import FileToRead, cut_file, number_slices, scan_range

@@ -6,8 +6,8 @@ import pytest
 from corpora import UNLIMITED, read_file
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.blocks import Slice
-from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.flow.blocks import Slice
+from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.input.content import format_by_name
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat

@@ -11,7 +11,7 @@ from flaky_filesystem import SCHEME, FaultyFileSystem, Plan
 from repository import python
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.storage import files, listing, stores
 
 

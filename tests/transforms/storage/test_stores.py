@@ -15,8 +15,8 @@ from faults import FAULTS
 from object_store import created_at_once
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.blocks import Slice, TextBlock
-from layerbeam.transforms.commits import InputFile
+from layerbeam.transforms.flow.blocks import Slice, TextBlock
+from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.input.content import read_head
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat

@@ -15,9 +15,9 @@ from library_tokenizers import ROBERTA, TOKENIZERS
 from test_sequences import block_of
 from test_wordpiece_property import random_text
 
-from layerbeam.transforms import metrics
-from layerbeam.transforms.commits import FileRange, InputFile
 from layerbeam.transforms.encoders.source import SpecialTokens
+from layerbeam.transforms.flow import metrics
+from layerbeam.transforms.flow.commits import FileRange, InputFile
 from layerbeam.transforms.panics import PanicError
 from layerbeam.transforms.settings import ChunkSettings, RecordFormat, SequenceSettings
 from layerbeam.transforms.tokenize.chunks import cut_chunks, cut_pieces, find_places

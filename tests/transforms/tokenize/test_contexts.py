@@ -12,7 +12,7 @@ import pytest
 from test_sequences import block_of
 from test_wordpiece_property import random_text
 
-from layerbeam.transforms.blocks import TextBlock, TokenBlock, row_of_each, take_texts
+from layerbeam.transforms.flow.blocks import TextBlock, TokenBlock, row_of_each, take_texts
 from layerbeam.transforms.panics import PanicError
 from layerbeam.transforms.settings import SequenceSettings
 from layerbeam.transforms.tokenize.contexts import tokenize_in_context

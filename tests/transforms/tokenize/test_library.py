@@ -17,11 +17,11 @@ from test_sequences import block_of
 from test_wordpiece_property import random_text
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from layerbeam.transforms import metrics
 from layerbeam.transforms.encoders import load_library_tokenizer
 from layerbeam.transforms.encoders.config_file import EncoderError
 from layerbeam.transforms.encoders.formats.tokenizer_json import read_tokenizer_json
 from layerbeam.transforms.encoders.source import SpecialTokens
+from layerbeam.transforms.flow import metrics
 from layerbeam.transforms.panics import PanicError
 from layerbeam.transforms.reference import ReferenceLibraryTokenizer
 from layerbeam.transforms.settings import SequenceSettings
@@ -29,7 +29,7 @@ from layerbeam.transforms.tokenize.library import LibraryTokenizer
 from layerbeam.transforms.tokenize.pieces import Pieces
 from layerbeam.transforms.tokenize.row_index import rows_of
 from layerbeam.transforms.tokenize.sequences import tokenize_block
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.view import View
 
 # Letters with and without marks, Hangul and Thai in parts, ligatures, emoji and their joiners, punctuation.
 HARD = "ab \u4f60\u0e09\u0e31\u1112\u1161\u11ab\u00e9e\u0301\u0323\u0130\ufb01\uff42\U0001f602\ufe0f\u200d\u20ac.,'"

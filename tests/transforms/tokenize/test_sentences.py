@@ -6,7 +6,7 @@ from corpora import read_file, read_sentences
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerbeam.transforms import metrics
+from layerbeam.transforms.flow import metrics
 from layerbeam.transforms.input.content import contradiction
 from layerbeam.transforms.settings import LINES, BlockLimits
 

@@ -10,15 +10,15 @@ import pytest
 from apache_beam.internal import pickler
 from repository import DATA
 
-from layerbeam.transforms.blocks import TextBlock, TokenBlock
-from layerbeam.transforms.commits import FileRange, InputFile
 from layerbeam.transforms.encoders import open_encoder
+from layerbeam.transforms.flow.blocks import TextBlock, TokenBlock
+from layerbeam.transforms.flow.commits import FileRange, InputFile
 from layerbeam.transforms.settings import SequenceSettings
 from layerbeam.transforms.tokenize import TokenizeBlocks
 from layerbeam.transforms.tokenize.row_index import rows_of
 from layerbeam.transforms.tokenize.sequences import kept_pieces, tokenize_block
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.view import View
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 

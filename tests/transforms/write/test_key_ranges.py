@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from layerbeam.transforms.number_types import vector_array
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.parts.write import write_part
-from layerbeam.transforms.views import View
+from layerbeam.transforms.views.number_types import vector_array
+from layerbeam.transforms.views.view import View
 from layerbeam.transforms.write import word_types
 
 NAN = float("nan")

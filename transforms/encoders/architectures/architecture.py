@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from layerbeam.transforms.blocks import Float32Array
 from layerbeam.transforms.encoders.config_file import Activation, ConfigFile
+from layerbeam.transforms.flow.blocks import Float32Array
 
 if TYPE_CHECKING:
     from layerbeam.transforms.encoders.network import Batch, Network

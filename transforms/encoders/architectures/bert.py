@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from layerbeam.transforms.blocks import Float32Array
 from layerbeam.transforms.encoders.architectures.architecture import (
     SIZES,
     Architecture,
@@ -23,6 +22,7 @@ from layerbeam.transforms.encoders.architectures.architecture import (
     scale_query,
 )
 from layerbeam.transforms.encoders.config_file import ConfigFile
+from layerbeam.transforms.flow.blocks import Float32Array
 from layerbeam.transforms.hardware import tf
 
 if TYPE_CHECKING:

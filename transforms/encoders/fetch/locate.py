@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.addresses import find_secret
 from layerbeam.transforms.encoders.config_file import EncoderError
 from layerbeam.transforms.encoders.fetch import archives
 from layerbeam.transforms.encoders.fetch.cache import (
@@ -46,6 +45,7 @@ from layerbeam.transforms.encoders.formats import minilm
 from layerbeam.transforms.encoders.source import LocalFolder
 from layerbeam.transforms.hardware import import_tensorflow
 from layerbeam.transforms.storage import hf_store
+from layerbeam.transforms.storage.addresses import find_secret
 
 _HUGGINGFACE = re.compile(r"hf://(?P<repository>[^/@]+(/[^/@]+)?)(@(?P<revision>.+))?")
 # What people write before the name, and the name: org/name, at a revision as in a handle or as in an address.

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from layerbeam.transforms.blocks import Float32Array
 from layerbeam.transforms.encoders.architectures import Architecture, Bert
 from layerbeam.transforms.encoders.config_file import ConfigFile, EncoderError
 from layerbeam.transforms.encoders.formats.weights import Checkpoint, Tensor, find_weights
@@ -21,6 +20,7 @@ from layerbeam.transforms.encoders.source import (
     read_vocabulary,
     sha256_of_files,
 )
+from layerbeam.transforms.flow.blocks import Float32Array
 
 # `layer_norm` of modeling.py calls tf.contrib.layers.layer_norm, whose variance epsilon for float32 is this.
 _LAYER_NORM_EPS = 1e-12

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from layerbeam.transforms.blocks import Float32Array
 from layerbeam.transforms.encoders.architectures import Architecture, Bert, model_type_of, read_architecture
 from layerbeam.transforms.encoders.config_file import ConfigFile, EncoderError, get_it, read_json, shown
 from layerbeam.transforms.encoders.formats.pytorch_bin import PickledWeights
@@ -39,6 +38,7 @@ from layerbeam.transforms.encoders.source import (
     native_source,
     read_vocabulary,
 )
+from layerbeam.transforms.flow.blocks import Float32Array
 
 # Those that a transformer of sentence-transformers may have, next to its config.json.
 TRANSFORMER_FILES = [

@@ -23,9 +23,9 @@ from typing import Any, BinaryIO, NamedTuple
 import ml_dtypes  # noqa: F401 - gives NumPy the number type bfloat16
 import numpy as np
 
-from layerbeam.transforms.blocks import Float32Array
 from layerbeam.transforms.encoders.config_file import EncoderError, first_line, open_regular
 from layerbeam.transforms.encoders.formats.weights import Tensor
+from layerbeam.transforms.flow.blocks import Float32Array
 
 # {a type of storages: (what safetensors calls the number type, NumPy's name)}
 _STORAGES = {

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from layerbeam.transforms.blocks import Float32Array
 from layerbeam.transforms.encoders.architectures import Architecture
 from layerbeam.transforms.encoders.config_file import EncoderError, first_line
+from layerbeam.transforms.flow.blocks import Float32Array
 from layerbeam.transforms.hardware import tf
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from layerbeam.transforms.blocks import Float32Array
 from layerbeam.transforms.encoders.architectures import Architecture, Bert
 from layerbeam.transforms.encoders.config_file import EncoderError
 from layerbeam.transforms.encoders.formats.saved_model.graph import UnlikeBertError, missing_operation, read_graph
@@ -35,6 +34,7 @@ from layerbeam.transforms.encoders.source import (
     read_vocabulary,
     sha256_of_files,
 )
+from layerbeam.transforms.flow.blocks import Float32Array
 from layerbeam.transforms.hardware import import_tensorflow, tf
 
 _LOWER_CASE = "do_lower_case/.ATTRIBUTES/VARIABLE_VALUE"

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from layerbeam.transforms.blocks import Float32Array, Int32Array
 from layerbeam.transforms.encoders.source import EncoderSource
+from layerbeam.transforms.flow.blocks import Float32Array, Int32Array
 from layerbeam.transforms.hardware import tf
 
 if TYPE_CHECKING:
     from layerbeam.transforms.encoders.dense import Dense
-    from layerbeam.transforms.views import DenseModule
+    from layerbeam.transforms.views.view import DenseModule
 
 INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
 _NUMBERED = re.compile(r"encoder_outputs?[_./]?(\d+)")

@@ -1,0 +1,1 @@
+"""Texts embedded without files: `encode`, and the transforms for other pipelines of Beam."""

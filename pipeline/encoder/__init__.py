@@ -1,0 +1,1 @@
+"""`layerbeam encoder`: the encoders that are known, and what one of them is."""

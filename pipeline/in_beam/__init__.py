@@ -1,1 +1,0 @@
-"""Vectors inside other people's Beam pipelines: `EmbedText`, `EmbedRows`, `ModelHandler`, `Embeddings`."""

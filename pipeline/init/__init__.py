@@ -1,0 +1,1 @@
+"""`layerbeam init`: a configuration to start from."""

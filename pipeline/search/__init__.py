@@ -1,0 +1,1 @@
+"""`layerbeam search`: the rows of a run nearest to a text or to another row."""

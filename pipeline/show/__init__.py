@@ -1,0 +1,1 @@
+"""`layerbeam show`: what an output folder holds, in words."""
