@@ -305,7 +305,7 @@ $(PACKAGE)/installed: $(CONSTRAINTS) pyproject.toml | dist
 	$(INSTALL) $(PACKAGE) --constraint $(CONSTRAINTS) dist/layerbeam-*.whl pip
 	@touch $@
 
-test-package: $(PACKAGE)/installed ## the wheel in an empty environment: `layerbeam init`, a run, types, completion
+test-package: $(PACKAGE)/installed ## the wheel in an empty environment: `layerbeam init`, a run, types
 	$(INSTALL) $(PACKAGE) --no-deps --force-reinstall dist/layerbeam-*.whl
 	$(PYTEST) tests/package
 	$(call done_with,$(PACKAGE))

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from layerbeam.pipeline.cli.parser import PATHS, RUNNERS, escape_negative_layers, make_parser
+from layerbeam.pipeline.cli.parser import escape_negative_layers, make_parser
 from layerbeam.pipeline.console import command_name, echo, echo_error, echo_timed, hide_status, only_main_thread_prints
 from layerbeam.pipeline.errors import BusyError, UsageError, root_cause
 from layerbeam.pipeline.run.signals import interrupting_signal
@@ -117,9 +117,9 @@ def _plan(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     from layerbeam.pipeline.remote.preflight import vcpus_of
 
     machines = None
-    if options.machines or options.vcpus or options.price_per_hour is not None:
+    if options.machines or options.vcpus:
         vcpus = options.vcpus or vcpus_of(config.beam.get("machine_type"))
-        machines = Machines(options.machines or 1, vcpus, options.price_per_hour)
+        machines = Machines(options.machines or 1, vcpus)
     plan = make_plan(job, workers=options.workers, seed=options.seed, machines=machines, began=options.began)
     _print(options, plan, print_plan)
     return USAGE if plan.is_refused else INCOMPLETE if plan.problems else DONE
@@ -288,22 +288,6 @@ def _init(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     return DONE
 
 
-def _completion(options: argparse.Namespace, beam_arguments: list[str]) -> int:
-    import shtab
-
-    _refuse_arguments(beam_arguments)
-    parser = make_parser("")
-    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    for action in (action for command in commands.choices.values() for action in command._actions):
-        if action.metavar in PATHS:
-            action.complete = getattr(shtab, PATHS[action.metavar])
-        elif "--runner" in action.option_strings:
-            action.choices = RUNNERS
-    with _tolerate_closed_pipe():
-        print(shtab.complete(parser, options.shell))
-    return DONE
-
-
 COMMANDS = {
     "run": _run,
     "plan": _plan,
@@ -315,7 +299,6 @@ COMMANDS = {
     "encoder": _encoder,
     "extract-features": _extract_features,
     "init": _init,
-    "completion": _completion,
 }
 
 

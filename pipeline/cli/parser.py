@@ -8,18 +8,6 @@ from typing import Any, NoReturn, TypeAlias
 
 from layerbeam.pipeline.errors import UsageError, did_you_mean
 
-# What a shell completes after arguments with these names.
-PATHS = {
-    "CONFIG": "FILE",
-    "FILE": "FILE",
-    "FOLDER": "DIRECTORY",
-    "OUT": "DIRECTORY",
-    "PATH": "DIRECTORY",
-    "HANDLE": "DIRECTORY",
-    "INPUT_FOLDER": "DIRECTORY",
-    "OUTPUT_FOLDER": "DIRECTORY",
-    "BERT_MODEL_DIR": "DIRECTORY",
-}
 RUNNERS = ("local", "DataflowRunner", "FlinkRunner", "SparkRunner", "PrismRunner", "PortableRunner")
 _STORE_OPTIONS = "Options of Beam's file systems may follow, for example --s3_region_name=..."
 # What --verbose shows; in other commands tracebacks.
@@ -67,7 +55,6 @@ def make_parser(version: str) -> argparse.ArgumentParser:
         _encoder,
         _extract_features,
         _init,
-        _completion,
     ):
         add(commands)
     for name, command in commands.choices.items():
@@ -99,15 +86,14 @@ def _run(commands: _Commands) -> None:
 def _plan(commands: _Commands) -> None:
     command = commands.add_parser(
         "plan",
-        help="estimate from a sample what a run will read, write, take and cost",
-        description="Read a sample of the input and estimate what a run will write, take and cost. Writes nothing.",
+        help="estimate from a sample what a run will read, write and take",
+        description="Read a sample of the input and estimate what a run will write and take. Writes nothing.",
         epilog=f"Exit status: the one with which a run would end, as far as the sample shows. {_STORE_OPTIONS}",
     )
     _add_config(command)
     _add_number(command, "--workers", "the number that the run will have; default: one per core")
     _add_number(command, "--machines", "on Dataflow: estimate the hours there")
     _add_number(command, "--vcpus", "of each machine; default: read from beam.machine_type, else 1")
-    command.add_argument("--price-per-hour", metavar="P", type=_price, help="of a machine: estimate the cost")
     _add_seed(command)
     _add_json(command)
 
@@ -315,18 +301,6 @@ def _init(commands: _Commands) -> None:
     )
 
 
-def _completion(commands: _Commands) -> None:
-    command = commands.add_parser(
-        "completion",
-        help="print a completion script for a shell",
-        description="Print a script that completes commands, options and paths in a shell.",
-        epilog='For this session: eval "$(layerbeam completion bash)", the same in zsh; layerbeam completion fish | '
-        "source. For every session put that line into ~/.bashrc, ~/.zshrc (after compinit) or "
-        "~/.config/fish/config.fish.",
-    )
-    command.add_argument("shell", metavar="SHELL", choices=("bash", "zsh", "fish"), help="bash, zsh or fish")
-
-
 def _add_config(command: argparse.ArgumentParser) -> None:
     command.add_argument("config", metavar="CONFIG", help="a YAML file")
     command.add_argument("--input", metavar="GLOB", action="append", help="replaces input.files; repeatable")
@@ -400,16 +374,6 @@ def _positive(text: str) -> int:
     if not (text.isascii() and text.isdecimal()) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
     return int(text)
-
-
-def _price(text: str) -> float:
-    try:
-        price = float(text)
-    except ValueError:
-        price = -1.0
-    if not 0 <= price < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a price such as 0.38")
-    return price
 
 
 def _layers(text: str) -> list[int]:

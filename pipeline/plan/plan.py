@@ -1,4 +1,4 @@
-"""The plan of a run: what it will read, write, take and cost, from a sample of the corpus."""
+"""The plan of a run: what it will read, write and take, from a sample of the corpus."""
 
 from __future__ import annotations
 
@@ -77,11 +77,10 @@ _STATISTICS = {
 
 @dataclasses.dataclass(frozen=True)
 class Machines:
-    """Dataflow's workers: how many, their vCPUs, the price of one per hour (None: unknown)."""
+    """Dataflow's workers: how many, and the vCPUs of one."""
 
     count: int
     vcpus: int
-    price_per_hour: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,16 +155,14 @@ class Duration:
 
 
 @dataclasses.dataclass(frozen=True)
-class DataflowCost:
+class DataflowTime:
     """A run on Dataflow. `vcpus_at_work`: those that have a block to work on. `start_with`: machines."""
 
     machines: int
     vcpus: int
     vcpus_at_work: int
     start_with: int
-    price_per_hour: float | None
     hours: float
-    cost: float | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,7 +188,7 @@ class Plan:
     views: dict[str, ViewSize]
     free_bytes: int | None
     time: Duration
-    dataflow: DataflowCost | None
+    dataflow: DataflowTime | None
     is_refused: bool  # a run would refuse the output folder
     problems: list[str]  # why the run will not be complete
 
@@ -384,11 +381,8 @@ def _duration(sample: Estimate, measured: Measurement, workers: int, startup_sec
     )
 
 
-def _dataflow(machines: Machines, core_hours: float, num_blocks: int) -> DataflowCost:
-    """Hours and cost, assuming a vCPU is as fast as a local core and each works on one block at a time."""
+def _dataflow(machines: Machines, core_hours: float, num_blocks: int) -> DataflowTime:
+    """The hours, assuming a vCPU is as fast as a local core and each works on one block at a time."""
     at_work = min(machines.count * machines.vcpus, max(num_blocks, 1))
-    hours = core_hours / at_work
-    price = machines.price_per_hour
-    cost = None if price is None else round(hours * machines.count * price, 2)
     start_with = min(max(round(num_blocks / _BLOCKS_PER_VCPU / machines.vcpus), 1), machines.count)
-    return DataflowCost(machines.count, machines.vcpus, at_work, start_with, price, round(hours, 4), cost)
+    return DataflowTime(machines.count, machines.vcpus, at_work, start_with, round(core_hours / at_work, 4))

@@ -163,8 +163,6 @@ def _dataflow_lines(plan: Plan) -> list[str]:
         return []
     line = f"about {duration_text(there.hours * 3600)} on {count_noun(there.machines, 'machine')}"
     line += f" of {count_noun(there.vcpus, 'vCPU')}"
-    if there.cost is not None:
-        line += f"; {there.cost:,.2f} at {there.price_per_hour:g} per machine and hour"
     lines = [
         line,
         "a rough guess: a vCPU as fast as a core here (often half as fast), all busy to the end, no start-up",

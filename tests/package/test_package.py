@@ -58,10 +58,6 @@ def test_configuration_from_init_runs(without_weights, tmp_path):
     assert installed(BIN / "python", "-c", code, cwd=tmp_path).stdout == "(16, 384)\n"
 
 
-def test_completion_works(tmp_path):
-    assert "complete -" in installed(BIN / "layerbeam", "completion", "bash", cwd=tmp_path).stdout
-
-
 @pytest.mark.parametrize(
     ("code", "errors"),
     [

@@ -197,18 +197,14 @@ def test_committed_blocks_are_not_sampled(workplace, are_equal):
 
 
 @pytest.mark.usefixtures("measured")
-def test_hours_and_cost_on_dataflow(workplace):
+def test_hours_on_dataflow(workplace):
     workplace.prepare("one line\n" * 3)
     assert planned(workplace)["dataflow"] is None
-    plan = planned(workplace, "--machines", "5", "--vcpus", "4", "--price-per-hour", "0.5")
+    plan = planned(workplace, "--machines", "5", "--vcpus", "4")
     hours = plan["dataflow"].pop("hours")
     assert hours == plan["time"]["core_hours"]  # there is one block
-    cost = round(hours * 2.5, 2)
-    given = {"machines": 5, "vcpus": 4, "vcpus_at_work": 1, "start_with": 1, "price_per_hour": 0.5, "cost": cost}
-    assert plan["dataflow"] == given
-    printed = workplace.plan(
-        "--machines", "5", "--price-per-hour", "0.5", "--set", "beam.machine_type=n2-standard-8"
-    ).out
+    assert plan["dataflow"] == {"machines": 5, "vcpus": 4, "vcpus_at_work": 1, "start_with": 1}
+    printed = workplace.plan("--machines", "5", "--set", "beam.machine_type=n2-standard-8").out
     assert "on 5 machines of 8 vCPUs; " in printed
     assert "a vCPU as fast as a core here" in printed
     assert "there is work for 1 vCPU only: the run has 1 block; a smaller input.slice_bytes or " in printed
@@ -219,8 +215,8 @@ def test_hours_and_cost_on_dataflow(workplace):
 
 
 def test_machines_share_the_blocks():
-    cost = _dataflow(Machines(5, 8, 0.5), core_hours=80.0, num_blocks=1_000)
-    assert (cost.vcpus_at_work, cost.hours, cost.cost) == (40, 2.0, 5.0)
+    time = _dataflow(Machines(5, 8), core_hours=80.0, num_blocks=1_000)
+    assert (time.vcpus_at_work, time.hours) == (40, 2.0)
     starts = [_dataflow(Machines(20, 8), core_hours=80.0, num_blocks=n).start_with for n in (10, 1_000, 100_000)]
     assert starts == [1, 6, 20]
 
@@ -228,8 +224,6 @@ def test_machines_share_the_blocks():
 @pytest.mark.parametrize(
     ("arguments", "printed"),
     [
-        (("--price-per-hour", "free"), "'free' is not a price such as 0.38"),
-        (("--price-per-hour", "-1"), "'-1' is not a price"),
         (("--machines", "0"), "'0' is not a positive integer"),
         (("--input", "nowhere/*"), "input.files: no file matches nowhere/*"),
         (("--set", "encoder.handle=nowhere"), "encoder.handle: nowhere"),
