@@ -147,7 +147,7 @@ def _cell(text: str) -> str:
 
 def commands_page() -> str:
     parser = command_line.make_parser("")
-    lines = ["# Commands", "", WRITTEN.format(source="pipeline/cli/parser.py"), str(parser.description), ""]
+    lines = ["# Commands", "", WRITTEN.format(source="the modules pipeline/*/command.py"), str(parser.description), ""]
     commands = _commands(parser)
     briefly = {choice.dest: str(choice.help) for action in _subparsers(parser) for choice in action._choices_actions}
     lines += ["| command | what it does |", "|---|---|"]

@@ -18,7 +18,9 @@ import sys
 from collections.abc import Sequence
 
 from layerbeam import __version__
-from layerbeam.pipeline.cli import main as cli
+from layerbeam.pipeline.cli.main import main as run_command
+from layerbeam.pipeline.cli.main import quiet_logs
+from layerbeam.pipeline.cli.results import USAGE
 from layerbeam.pipeline.console import echo_error
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.run.signals import install_signal_handlers
@@ -70,13 +72,13 @@ def _known(options: Sequence[str]) -> list[str]:
 
 def main(given: Sequence[str]) -> int:
     """Launch; the exit statuses are those of `layerbeam run`."""
-    cli.quiet_logs(verbose=False)
+    quiet_logs(verbose=False)
     try:
         arguments = run_arguments(given)
     except UsageError as error:
         echo_error(str(error))
-        return cli.USAGE
-    return cli.main(arguments, version=__version__)
+        return USAGE
+    return run_command(arguments, version=__version__)
 
 
 if __name__ == "__main__":

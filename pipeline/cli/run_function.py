@@ -14,11 +14,12 @@ from typing import Any
 
 import yaml
 
-from layerbeam.pipeline.cli.main import BUSY, DONE, INCOMPLETE, USAGE, load_config
 from layerbeam.pipeline.cli.parser import make_parser
+from layerbeam.pipeline.cli.results import BUSY, DONE, INCOMPLETE, USAGE
 from layerbeam.pipeline.console import python_command
 from layerbeam.pipeline.dataset.reader import Run, open_run
 from layerbeam.pipeline.errors import UsageError
+from layerbeam.pipeline.run.command import load_config
 
 _GRACE_SECONDS = 15
 

@@ -15,10 +15,9 @@ import pytest
 import yaml
 from repository import ROOT, python
 
-from layerbeam.pipeline.cli import flex_template
+from layerbeam.pipeline.cli import beam_options, flex_template
 from layerbeam.pipeline.cli.parser import make_parser
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.remote import beam_options
 
 DATAFLOW = ROOT / "configs" / "dataflow"
 METADATA = json.loads((DATAFLOW / "metadata.json").read_text())

@@ -17,7 +17,7 @@ from repository import DATA
 from workplace import Workplace
 
 import layerbeam
-from layerbeam.pipeline.run import run_function
+from layerbeam.pipeline.cli import run_function
 
 VIEWS = {"s": {"level": "text", "layers": [2]}}
 

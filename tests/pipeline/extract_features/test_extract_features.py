@@ -15,7 +15,7 @@ from repository import DATA, ROOT
 from workplace import CommandResult
 
 from layerbeam.pipeline.cli.main import main
-from layerbeam.pipeline.run import extract_features
+from layerbeam.pipeline.extract_features import documents as extract_features
 from layerbeam.transforms import storage
 
 MODEL = str(DATA / "google_uncased")

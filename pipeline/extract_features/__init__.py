@@ -1,0 +1,1 @@
+"""`layerbeam extract-features`: a folder of documents as google-research's extract_features.py would write it."""
