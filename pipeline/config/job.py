@@ -21,15 +21,16 @@ from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.versions import VersionError, check_versions, versions
 from layerbeam.transforms import storage
 from layerbeam.transforms.encoders import (
+    CALIBRATION,
     AdapterError,
     EncoderError,
     EncoderSource,
+    int8_problem,
     load_encoder,
     open_dense,
     open_encoder,
+    sha256_of,
 )
-from layerbeam.transforms.encoders.onednn import int8_problem
-from layerbeam.transforms.encoders.source import CALIBRATION, sha256_of
 from layerbeam.transforms.hardware import DeviceError, Hardware, load_tensorflow, placement
 from layerbeam.transforms.input import FORMATS
 from layerbeam.transforms.parts.part_format import Output

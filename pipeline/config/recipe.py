@@ -7,14 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerbeam.pipeline.config.late_interaction import MODEL_TYPES
-from layerbeam.pipeline.config.model_folder import JsonFile, Model
-from layerbeam.pipeline.config.prompts import read_prompt
 from layerbeam.pipeline.config.schema import EncoderConfig
-from layerbeam.pipeline.config.sentence_transformers import PROMPTS, read_folder
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.transforms.encoders import EncoderSource
-from layerbeam.transforms.encoders.config_file import shown
+from layerbeam.transforms.encoders import EncoderError, EncoderSource, shown
+from layerbeam.transforms.encoders.recipe import Model, named_prompts, read_folder
 from layerbeam.transforms.views.view import ViewSettings
 
 # What a setting is where neither a view nor the model's files say it.
@@ -93,7 +89,7 @@ def _read(handle: str, folder: Path, following: Sequence[str]) -> Model | None:
     """What the model's files say; None if they cannot be followed, and no view must."""
     try:
         model = read_folder(handle, folder)
-    except UsageError as error:
+    except EncoderError as error:
         if not following:
             return None
         raise UsageError(
@@ -115,15 +111,3 @@ def _differences(name: str, view: ViewSettings, said: Mapping[str, Any]) -> Iter
     if ours != theirs:
         own, other = (", ".join(f"{field} {shown(value)}" for field, value in one.items()) for one in (ours, theirs))
         yield f"views.{name}: has {own}; the model's own files say {other}"
-
-
-def named_prompts(source: EncoderSource) -> dict[str, str]:
-    """The prompts in a model's files by name; none if it has its own way with them, as ColBERT, or they are damaged."""
-    try:
-        file = JsonFile.read(Path(source.folder, PROMPTS), optional=True)
-        prompts = file.fields.get("prompts")
-        if file.fields.get("model_type") in MODEL_TYPES or not isinstance(prompts, dict):
-            return {}
-        return {str(name): read_prompt(file, name) for name in prompts}
-    except UsageError:
-        return {}

@@ -9,7 +9,7 @@ from typing import Any
 
 from layerbeam.pipeline.config.schema import Config, EmbedConfig, EncoderConfig, InputConfig, default_of, fields_of
 from layerbeam.transforms.flow import layout
-from layerbeam.transforms.storage.addresses import find_secret
+from layerbeam.transforms.settings import find_secret
 from layerbeam.transforms.views.view import COLUMNS, ViewSettings
 
 # Columns that no kept field may be called like, at any level and in any file format.

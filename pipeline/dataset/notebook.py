@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from layerbeam.pipeline.console import count_noun
+from layerbeam.pipeline.dataset.view import shape_text, vectors_text
 from layerbeam.pipeline.markup import Html, escape
-from layerbeam.pipeline.output.manifest import shape_text, vectors_text
 from layerbeam.transforms.flow import metrics
 from layerbeam.transforms.views.number_types import element_type, vector_names
 

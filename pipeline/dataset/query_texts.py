@@ -9,12 +9,12 @@ from typing import Any
 import numpy.typing as npt
 
 from layerbeam.pipeline.config.job import EmbedJob
-from layerbeam.pipeline.config.recipe import named_prompts
 from layerbeam.pipeline.dataset.reader import Run
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.transforms.encode.block import encode_block
 from layerbeam.transforms.encode.forward import Forward
 from layerbeam.transforms.encoders import EncoderError
+from layerbeam.transforms.encoders.recipe import named_prompts
 from layerbeam.transforms.flow.blocks import TextBlock, row_of_each
 from layerbeam.transforms.settings import LINES
 from layerbeam.transforms.tokenize.tokenizer import Tokenizer

@@ -13,10 +13,10 @@ from layerbeam.pipeline.dataset.changes import ViewChanges
 from layerbeam.pipeline.dataset.index import Index, read_index
 from layerbeam.pipeline.dataset.integrity import check_files, check_listing, check_part
 from layerbeam.pipeline.dataset.summary import RunSummary, coarse_columns, last_attempt, load_blocks, summarize
-from layerbeam.pipeline.dataset.view import UnknownNameError, View
+from layerbeam.pipeline.dataset.view import UnknownNameError, View, shape_text
 from layerbeam.pipeline.errors import NoRunError, OutputError, UsageError, did_you_mean
 from layerbeam.pipeline.output.changes import Changes
-from layerbeam.pipeline.output.manifest import InputEntry, load_manifest, read_manifest, shape_text
+from layerbeam.pipeline.output.manifest import InputEntry, load_manifest, read_manifest
 from layerbeam.pipeline.output.run_log import last_run
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow.commits import Commit, Part, Rejected, printable

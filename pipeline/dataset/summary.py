@@ -8,9 +8,10 @@ from typing import Any
 
 from layerbeam.pipeline.console import count_noun, size_text
 from layerbeam.pipeline.dataset.index import Index
+from layerbeam.pipeline.dataset.view import shape_text
 from layerbeam.pipeline.errors import NoRunError, OutputError
 from layerbeam.pipeline.output.catalog import Totals, open_catalog
-from layerbeam.pipeline.output.manifest import Manifest, invalid_entries, load_manifest, shape_text
+from layerbeam.pipeline.output.manifest import Manifest, invalid_entries, load_manifest
 from layerbeam.pipeline.output.rejects import count_rejects, frequent_remedies
 from layerbeam.pipeline.output.run_log import MeasuredRecord, RunRecord, ShownRecord, last_run
 from layerbeam.transforms import storage

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from layerbeam.pipeline.dataset import tf_dataset
 from layerbeam.pipeline.errors import did_you_mean
-from layerbeam.pipeline.output.manifest import vectors_text, view_schema
+from layerbeam.pipeline.output.manifest import LIST, view_schema
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow.commits import Part
 from layerbeam.transforms.parts import FORMATS
@@ -47,6 +47,7 @@ _LEVELS_OF_ROWS = ("token", "word")
 _BATCH_ROWS = 4096
 # Object stores answer slowly, and many requests at once.
 FILES_AT_ONCE = 8
+_NAMED_VECTORS = 4  # of a view, in a line
 _REWRITE = "run the configuration again to rewrite it"
 
 
@@ -549,3 +550,16 @@ def _until(pieces: Iterable[pa.Table], last_row: int) -> Iterator[pa.Table]:
         read += piece.num_rows
         if read > last_row:
             return
+
+
+def shape_text(encoder: Mapping[str, Any]) -> str:
+    """`12 layers of 768`."""
+    return f"{encoder['num_hidden_layers']} layers of {encoder['hidden_size']}"
+
+
+def vectors_text(view: Mapping[str, Any]) -> str:
+    """`layer_0 ... layer_6, each 384 x float32`."""
+    names = view["vectors"]
+    shown = ", ".join(names) if len(names) <= _NAMED_VECTORS else f"{names[0]} ... {names[-1]}"
+    lists = "lists of " if view["columns"][names[0]].startswith(LIST) else ""
+    return f"{shown}{', each' if len(names) > 1 else ':'} {lists}{view['width']} x {view['dtype']}"

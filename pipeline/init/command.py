@@ -57,9 +57,13 @@ def execute(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     if options.model is None and options.prompt is not None:
         raise UsageError("--prompt: names a prompt of the model that --from gives; add --from FOLDER")
     if options.model is not None:
-        from layerbeam.pipeline.config.sentence_transformers import read_model
+        from layerbeam.transforms.encoders import EncoderError
+        from layerbeam.transforms.encoders.recipe import read_model
 
-        model = read_model(options.model, options.prompt)
+        try:
+            model = read_model(options.model, options.prompt)
+        except EncoderError as error:
+            raise UsageError(str(error)) from error
         if model.is_plain:
             echo(f"{options.model}: has no modules.json: a plain encoder, whose tokens sentence-transformers averages")
     template.write(options.config, model, **found)

@@ -20,7 +20,7 @@ from layerbeam.transforms.flow.commits import printable
 from layerbeam.transforms.settings import Settings
 
 if TYPE_CHECKING:
-    from layerbeam.pipeline.config.model_folder import Model
+    from layerbeam.transforms.encoders.recipe import Model
 
 NAME = "layerbeam.yaml"
 INPUT = "texts/*.txt"

@@ -19,8 +19,7 @@ from layerbeam.transforms.views.columns import schema
 from layerbeam.transforms.views.number_types import list_type, scale_of, vector_type
 from layerbeam.transforms.views.view import COLUMNS, FileFormat, Level, NumberTypeName, View
 
-_NAMED_VECTORS = 4
-_LIST = "list<"  # the beginning of the Arrow type of a list
+LIST = "list<"  # the beginning of the Arrow type of a list
 
 
 class DescribedView(TypedDict):
@@ -125,11 +124,6 @@ def load_manifest(output_path: str) -> Manifest | None:
         return None
 
 
-def shape_text(encoder: Mapping[str, Any]) -> str:
-    """`12 layers of 768`."""
-    return f"{encoder['num_hidden_layers']} layers of {encoder['hidden_size']}"
-
-
 def describe_views(views: Iterable[View]) -> dict[str, dict[str, Any]]:
     """Columns and shapes of each view, as far as they are known before any row."""
     return {
@@ -152,7 +146,7 @@ def view_schema(entry: Mapping[str, Any]) -> pa.Schema:
     own = {*(column.name for column in COLUMNS), *vectors, *map(scale_of, vectors)}
 
     def type_of(name: str, type_: str) -> pa.DataType:
-        is_list = type_.startswith(_LIST)
+        is_list = type_.startswith(LIST)
         if name in vectors:
             found: pa.DataType = vector_type(entry["dtype"], entry["width"])
         else:
@@ -160,11 +154,3 @@ def view_schema(entry: Mapping[str, Any]) -> pa.Schema:
         return list_type(found) if is_list else found
 
     return pa.schema(pa.field(name, type_of(name, type_), nullable=name not in own) for name, type_ in columns.items())
-
-
-def vectors_text(view: Mapping[str, Any]) -> str:
-    """`layer_0 ... layer_6, each 384 x float32`."""
-    names = view["vectors"]
-    shown = ", ".join(names) if len(names) <= _NAMED_VECTORS else f"{names[0]} ... {names[-1]}"
-    lists = "lists of " if view["columns"][names[0]].startswith(_LIST) else ""
-    return f"{shown}{', each' if len(names) > 1 else ':'} {lists}{view['width']} x {view['dtype']}"

@@ -6,8 +6,8 @@ from typing import Any
 
 from layerbeam.pipeline.console import count_noun, duration_text, plain_console, size_text
 from layerbeam.pipeline.dataset.summary import input_text
+from layerbeam.pipeline.dataset.view import shape_text
 from layerbeam.pipeline.forecast.estimate import Statistic, count_text
-from layerbeam.pipeline.output.manifest import shape_text
 from layerbeam.pipeline.plan.plan import Duration, InputSummary, Lengths, Plan
 
 _MAX_NAMED = 5

@@ -9,9 +9,8 @@ import yaml
 
 from layerbeam.pipeline.console import count_noun
 from layerbeam.pipeline.dataset.reader import Run
-from layerbeam.pipeline.dataset.view import View
+from layerbeam.pipeline.dataset.view import View, shape_text
 from layerbeam.pipeline.encoder.known_encoders import licence_of
-from layerbeam.pipeline.output.manifest import shape_text
 from layerbeam.transforms.flow import metrics
 from layerbeam.transforms.parts import FORMATS
 from layerbeam.transforms.views.number_types import scale_of

@@ -11,8 +11,7 @@ from rich.text import Text
 
 from layerbeam.pipeline.console import command_name, count_noun, plain_console, size_text
 from layerbeam.pipeline.dataset.summary import RunSummary
-from layerbeam.pipeline.dataset.view import View
-from layerbeam.pipeline.output.manifest import vectors_text
+from layerbeam.pipeline.dataset.view import View, vectors_text
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow import metrics
 from layerbeam.transforms.flow.layout import REJECTS, WORD_SUMS

@@ -16,6 +16,7 @@ import pyarrow as pa
 from layerbeam.pipeline.config.job import Job
 from layerbeam.transforms.encode.windows import cut_windows
 from layerbeam.transforms.encoders import (
+    IN_TEXT,
     EncoderSource,
     load_encoder,
     load_library_tokenizer,
@@ -27,7 +28,6 @@ from layerbeam.transforms.encoders import (
 from layerbeam.transforms.encoders.calibrate import calibrate
 from layerbeam.transforms.encoders.int8 import InputCodes
 from layerbeam.transforms.encoders.network import ComputeDtype
-from layerbeam.transforms.encoders.source import IN_TEXT
 from layerbeam.transforms.flow.blocks import TextBlock, TokenBlock, raw_text, take_texts
 from layerbeam.transforms.flow.commits import printable
 from layerbeam.transforms.hardware import Hardware, cores, load_tensorflow

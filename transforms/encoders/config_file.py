@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Literal
 
 Activation = Literal["gelu", "gelu_tanh", "silu"]
 MAX_SHOWN = 80
+ELSEWHERE = "take another model, or encode with sentence-transformers"
 _MOST_BYTES = 1 << 28  # of a vocabulary or a JSON file; Gemma 3 has one of 33 MB
 
 # Transformers' names (activations.py). gelu_fast is the tanh form with sqrt(2/pi) as a constant of 10 digits;
@@ -32,12 +33,46 @@ class EncoderError(ValueError):
     """An encoder cannot be used: handle, file, field, what was found, what is allowed, what to do."""
 
 
-class ConfigFile:
-    """The object in a JSON file of an encoder. Its methods raise EncoderError for a field that cannot be used."""
+class JsonFile:
+    """A JSON object with the path of its file. Its methods raise EncoderError for a field that cannot be used."""
+
+    def __init__(self, path: Path, fields: Mapping[str, Any]) -> None:
+        self.path, self.fields = path, dict(fields)
+
+    @staticmethod
+    def read(path: Path, *, optional: bool = False) -> JsonFile:
+        """The object in a file; if that is optional and missing, one without fields."""
+        return JsonFile(path, {} if optional and not path.exists() else read_whole(path))
+
+    def get(self, name: str, allowed: str, *, least: int) -> int | None:
+        """A field that is an integer from `least` up, or null."""
+        value: int | None = self.fields.get(name)
+        if value is not None and (type(value) is not int or value < least):
+            raise self.wrong(name, allowed)
+        return value
+
+    def check(self, name: str, value: Any) -> None:
+        """EncoderError if the field is there with another value."""
+        if self.fields.get(name, value) != value:
+            raise self.wrong(name, f"{shown(value)}: {ELSEWHERE}")
+
+    def check_names(self, *known: str) -> None:
+        """EncoderError for a field that is unknown here, and may change the vectors."""
+        unknown = [name for name in self.fields if name not in known]
+        if unknown:
+            raise EncoderError(f"{self.path}: {unknown[0]} is unknown here; allowed: {', '.join(known)}: {ELSEWHERE}")
+
+    def wrong(self, name: str, allowed: str) -> EncoderError:
+        """The error for a field."""
+        return EncoderError(f"{self.path}: {name} is {shown(self.fields[name])}; it must be {allowed}")
+
+
+class ConfigFile(JsonFile):
+    """The object in a JSON file of the encoder with this handle."""
 
     def __init__(self, handle: str, path: Path) -> None:
-        self.handle, self.path = handle, path
-        self.fields = read_json(handle, path)
+        super().__init__(path, read_json(handle, path))
+        self.handle = handle
 
     def with_fields(self, fields: Mapping[str, Any]) -> ConfigFile:
         """The same file with other fields."""
@@ -45,11 +80,11 @@ class ConfigFile:
         changed.fields = dict(fields)
         return changed
 
-    def wrong(self, field: str, allowed: str, advice: str = "") -> EncoderError:
+    def wrong(self, name: str, allowed: str, advice: str = "") -> EncoderError:
         """The error for a field. `advice`: what to do rather than to take another encoder."""
-        found = json.dumps(self.fields[field]) if field in self.fields else "missing"
+        found = json.dumps(self.fields[name]) if name in self.fields else "missing"
         return EncoderError(
-            f"{self.handle}: {self.path}: {field} is {found}; it must be {allowed}: {advice}take another encoder"
+            f"{self.handle}: {self.path}: {name} is {found}; it must be {allowed}: {advice}take another encoder"
         )
 
     def integer(self, field: str, *, least: int = 1) -> int:
@@ -91,22 +126,33 @@ class ConfigFile:
         return sizes
 
 
-def read_json(handle: str, path: Path) -> dict[str, Any]:
-    """The object in a JSON file. EncoderError if it holds none."""
+def read_json(handle: str, path: Path, kind: type = dict, allowed: str = "an object") -> Any:
+    """What a JSON file holds. EncoderError if that is of another kind. `handle`: for messages, if it is not empty."""
+    file = at(handle, path)
     try:
         content = json.loads(read_small(handle, path))
+    except EncoderError:
+        raise
     except (ValueError, RecursionError) as error:
-        raise EncoderError(f"{handle}: {path}: is not JSON ({error}); download it again") from None
-    if not isinstance(content, dict):
-        raise EncoderError(f"{handle}: {path}: must hold a JSON object, not {str(content)[:40]!r}; download it again")
+        raise EncoderError(f"{file}: is not JSON ({error}); download it again") from None
+    if not isinstance(content, kind):
+        raise EncoderError(f"{file}: is {shown(content)}; it must be {allowed}: download it again")
     return content
+
+
+def read_whole(path: Path, kind: type = dict, allowed: str = "an object") -> Any:
+    """The same of a file that a complete folder has. EncoderError also if it cannot be read."""
+    try:
+        return read_json("", path, kind, allowed)
+    except OSError as error:
+        raise EncoderError(f"{path}: {error.strerror or error}; download the whole folder again") from error
 
 
 def read_small(handle: str, path: Path) -> bytes:
     """The bytes of a file that is read whole. EncoderError if it is larger than any such file of an encoder."""
     if path.stat().st_size > _MOST_BYTES:
         raise EncoderError(
-            f"{handle}: {path}: has over {_MOST_BYTES >> 20} MB, more than any encoder's; check the file"
+            f"{at(handle, path)}: has over {_MOST_BYTES >> 20} MB, more than any encoder's; check the file"
         )
     return path.read_bytes()
 
@@ -134,11 +180,13 @@ def shown(value: Any) -> str:
 
 
 def at(handle: str, path: Path) -> str:
-    """The start of an error message: the handle, with the path unless that is the handle itself.
+    """The start of an error message: the handle, if it is not empty, and the path unless that is the handle itself.
 
-    >>> at("bert.zip", Path("bert.zip")), at("hf://org/bert", Path("/cache/config.json"))
-    ('bert.zip', 'hf://org/bert: /cache/config.json')
+    >>> at("bert.zip", Path("bert.zip")), at("hf://org/bert", Path("/cache/config.json")), at("", Path("a.json"))
+    ('bert.zip', 'hf://org/bert: /cache/config.json', 'a.json')
     """
+    if not handle:
+        return str(path)
     return handle if handle.rstrip("/") == str(path) else f"{handle}: {path}"
 
 

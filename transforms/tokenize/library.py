@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from layerbeam.transforms.encoders.source import SpecialTokens
+from layerbeam.transforms.encoders import SpecialTokens
 from layerbeam.transforms.flow.blocks import BoolArray, Int64Array, row_of_each, row_splits_of
 from layerbeam.transforms.panics import panics_as_errors
 from layerbeam.transforms.tokenize.comparison import in_nfc, normalized

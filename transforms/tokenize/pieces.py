@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from layerbeam.transforms.encoders.source import SpecialTokens
+from layerbeam.transforms.encoders import SpecialTokens
 from layerbeam.transforms.flow.blocks import Int32Array, Int64Array, row_splits_of
 from layerbeam.transforms.panics import PanicError
 

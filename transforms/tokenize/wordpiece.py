@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from layerbeam.transforms.encoders.source import IN_TEXT, MAX_CHARS_PER_WORD, SPECIAL_TOKENS, SpecialTokens
+from layerbeam.transforms.encoders import IN_TEXT, MAX_CHARS_PER_WORD, SPECIAL_TOKENS, SpecialTokens
 from layerbeam.transforms.flow.blocks import Int32Array, Int64Array, row_splits_of, token_positions
 from layerbeam.transforms.hardware import import_tensorflow_text, tf
 from layerbeam.transforms.tokenize.comparison import in_nfc

@@ -10,9 +10,9 @@ import yaml
 from layerbeam.pipeline.cli.main import main
 from layerbeam.pipeline.config import load as configuration
 from layerbeam.pipeline.config import schema
-from layerbeam.pipeline.config.model_folder import Model
 from layerbeam.pipeline.console import command_name
 from layerbeam.pipeline.init import template
+from layerbeam.transforms.encoders.recipe import Model
 
 TEXT = template.text()
 # `#name: default`, which is a setting when the # is taken away.

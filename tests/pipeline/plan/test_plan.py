@@ -205,7 +205,7 @@ def test_hours_on_dataflow(workplace):
     assert hours == plan["time"]["core_hours"]  # there is one block
     assert plan["dataflow"] == {"machines": 5, "vcpus": 4, "vcpus_at_work": 1, "start_with": 1}
     printed = workplace.plan("--machines", "5", "--set", "beam.machine_type=n2-standard-8").out
-    assert "on 5 machines of 8 vCPUs; " in printed
+    assert "on 5 machines of 8 vCPUs\n" in printed
     assert "a vCPU as fast as a core here" in printed
     assert "there is work for 1 vCPU only: the run has 1 block; a smaller input.slice_bytes or " in printed
     assert "compressed file" not in printed

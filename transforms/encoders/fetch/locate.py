@@ -44,8 +44,8 @@ from layerbeam.transforms.encoders.fetch.cache import (
 from layerbeam.transforms.encoders.formats import minilm
 from layerbeam.transforms.encoders.source import LocalFolder
 from layerbeam.transforms.hardware import import_tensorflow
+from layerbeam.transforms.settings import find_secret
 from layerbeam.transforms.storage import hf_store
-from layerbeam.transforms.storage.addresses import find_secret
 
 _HUGGINGFACE = re.compile(r"hf://(?P<repository>[^/@]+(/[^/@]+)?)(@(?P<revision>.+))?")
 # What people write before the name, and the name: org/name, at a revision as in a handle or as in an address.

@@ -10,10 +10,12 @@ import dataclasses
 import os
 from pathlib import Path
 
-from layerbeam.pipeline.config import late_interaction
-from layerbeam.pipeline.config.model_folder import (
-    ELSEWHERE,
-    JsonFile,
+from layerbeam.transforms.encoders.config_file import ELSEWHERE, EncoderError, JsonFile, shown
+from layerbeam.transforms.encoders.fetch.locate import locate
+from layerbeam.transforms.encoders.formats.huggingface import TRANSFORMER_FILES
+from layerbeam.transforms.encoders.open import open_encoder
+from layerbeam.transforms.encoders.recipe import late_interaction
+from layerbeam.transforms.encoders.recipe.model_folder import (
     Model,
     check_dense,
     check_kinds,
@@ -22,12 +24,8 @@ from layerbeam.pipeline.config.model_folder import (
     read_transformer,
     text_view,
 )
-from layerbeam.pipeline.config.prompts import check_marker, open_model_encoder, read_prompt
-from layerbeam.pipeline.errors import UsageError
-from layerbeam.transforms.encoders import EncoderError
-from layerbeam.transforms.encoders.config_file import shown
-from layerbeam.transforms.encoders.fetch.locate import locate
-from layerbeam.transforms.encoders.formats.huggingface import TRANSFORMER_FILES
+from layerbeam.transforms.encoders.recipe.prompts import check_marker, read_prompt
+from layerbeam.transforms.encoders.source import EncoderSource
 
 # Their poolings, concatenated if there are several, and ours.
 _POOLINGS = {
@@ -54,7 +52,7 @@ _ORDER = "Transformer + Pooling, then any number of Dense, then Normalize or not
 
 
 def read_model(handle: str, prompt_name: str | None = None) -> Model:
-    """The settings for a local folder, `minilm` or hf://org/name. UsageError if layerbeam has other vectors.
+    """The settings for a local folder, `minilm` or hf://org/name. EncoderError if layerbeam has other vectors.
 
     `prompt_name`: one of the model's prompts, instead of the one that `encode` takes by default.
     """
@@ -63,7 +61,8 @@ def read_model(handle: str, prompt_name: str | None = None) -> Model:
         return model
     if model.method != "encode" or model.is_plain:
         kind = "is a plain encoder" if model.is_plain else f"is encoded by {model.method}, which has its own prompt"
-        raise UsageError(f"--prompt: {handle} {kind}; leave --prompt out, and set encoder.prompt in the file if needed")
+        advice = "leave --prompt out, and set encoder.prompt in the file if needed"
+        raise EncoderError(f"--prompt: {handle} {kind}; {advice}")
     return dataclasses.replace(model, method=f"encode(..., prompt_name={prompt_name!r})")
 
 
@@ -80,7 +79,7 @@ def read_folder(handle: str, folder: Path, prompt_name: str | None = None) -> Mo
     dense = [path for kind, path in last if kind == "Dense"]
     is_normalized = len(dense) < len(last)
     if inner and handle.startswith("hf://"):
-        raise UsageError(f"{handle}: its encoder is in its folder {inner}; download it all and give its local folder")
+        raise EncoderError(f"{handle}: its encoder is in its folder {inner}; download it all and give its local folder")
     length = cut_length(folder / inner, read_transformer(folder / inner))
     encoder = {"handle": os.path.join(handle, inner) if inner else handle, "max_seq_length": length}
     pooling = JsonFile.read(folder / pooling_folder / "config.json")
@@ -97,7 +96,7 @@ def read_folder(handle: str, folder: Path, prompt_name: str | None = None) -> Mo
         if not pooling.fields.get("include_prompt", True):
             raise pooling.wrong("include_prompt", f"true, because the model has a default prompt: {ELSEWHERE}")
         if prompt.startswith("["):
-            check_marker(open_model_encoder(str(encoder["handle"])), folder / inner, whole, prompt)
+            check_marker(open_encoder(str(encoder["handle"])), folder / inner, whole, prompt)
         encoder["prompt"] = prompt
     width = whole.get("truncate_dim", "null or an integer from 1 up", least=1)
     if width is not None:
@@ -109,13 +108,10 @@ def read_folder(handle: str, folder: Path, prompt_name: str | None = None) -> Mo
 
 def _locate(handle: str) -> Path:
     if handle == "minilm" or handle.startswith("hf://"):
-        try:
-            return locate(handle).folder
-        except EncoderError as error:
-            raise UsageError(str(error)) from error
+        return locate(handle).folder
     folder = os.path.expanduser(handle)
     if not os.path.isdir(folder):
-        raise UsageError(
+        raise EncoderError(
             f"{handle}: is not a folder on this machine; give the folder of a sentence-transformers model, minilm or "
             "hf://org/name"
         )
@@ -125,7 +121,7 @@ def _locate(handle: str) -> Path:
 def _read_plain(handle: str, folder: Path) -> Model:
     """An encoder without modules, of which sentence-transformers takes the mean. It reads none of its own files."""
     if not (folder / "config.json").is_file():
-        raise UsageError(
+        raise EncoderError(
             f"{handle}: has neither modules.json nor config.json; give the folder of a sentence-transformers model, or "
             "of an encoder from Hugging Face"
         )
@@ -149,7 +145,7 @@ def _pooling(file: JsonFile) -> str:
     found = _POOLINGS.get(tuple(map(str, modes)))
     if found is None:
         allowed = ", ".join(" + ".join(modes) for modes in _POOLINGS)
-        raise UsageError(
+        raise EncoderError(
             f"{file.path}: the pooling is {' + '.join(map(shown, modes)) or 'none'}; allowed: {allowed}: {ELSEWHERE}"
         )
     return found
@@ -161,10 +157,22 @@ def _prompt(file: JsonFile, name: str | None) -> str:
     known = {"query": None, "document": None} | (prompts if isinstance(prompts, dict) else {})
     if name is not None:
         if name not in known:
-            raise UsageError(f"--prompt: {file.path} has no prompt {shown(name)}; allowed: {', '.join(known)}")
+            raise EncoderError(f"--prompt: {file.path} has no prompt {shown(name)}; allowed: {', '.join(known)}")
         return read_prompt(file, name)
     if given is None:
         return ""
     if not isinstance(given, str) or given not in known:
         raise file.wrong("default_prompt_name", f"null or one of prompts: {', '.join(known)}")
     return read_prompt(file, given)
+
+
+def named_prompts(source: EncoderSource) -> dict[str, str]:
+    """The prompts in a model's files by name; none if it has its own way with them, as ColBERT, or they are damaged."""
+    try:
+        file = JsonFile.read(Path(source.folder, PROMPTS), optional=True)
+        prompts = file.fields.get("prompts")
+        if file.fields.get("model_type") in late_interaction.MODEL_TYPES or not isinstance(prompts, dict):
+            return {}
+        return {str(name): read_prompt(file, name) for name in prompts}
+    except EncoderError:
+        return {}

@@ -19,10 +19,9 @@ from tables import cases
 from layerbeam import encode
 from layerbeam.pipeline.cli.main import main
 from layerbeam.pipeline.config import load as configuration
-from layerbeam.pipeline.config.sentence_transformers import read_model
-from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.init import template
-from layerbeam.transforms.encoders import load_weights, open_encoder
+from layerbeam.transforms.encoders import EncoderError, load_weights, open_encoder
+from layerbeam.transforms.encoders.recipe import read_model
 from layerbeam.transforms.reference import forward
 
 PACKAGE = "sentence_transformers"
@@ -105,7 +104,7 @@ def make(tmp_path):
 
 def refused(folder: str) -> str:
     """Why a folder is refused, without its path."""
-    with pytest.raises(UsageError) as error:
+    with pytest.raises(EncoderError) as error:
         read_model(folder)
     return str(error.value).replace(f"{folder}/", "").replace(folder, "FOLDER")
 

@@ -12,9 +12,9 @@ from tables import cases
 from layerbeam.pipeline.cli.main import main
 from layerbeam.pipeline.config import load as configuration
 from layerbeam.pipeline.config import schema
-from layerbeam.pipeline.config.sentence_transformers import read_model
-from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.init import template
+from layerbeam.transforms.encoders import EncoderError
+from layerbeam.transforms.encoders.recipe import read_model
 
 IDENTITY = "torch.nn.modules.linear.Identity"
 CONFIG = {"model_type": "bert", "max_position_embeddings": 512}
@@ -99,7 +99,7 @@ def make(tmp_path):
 
 def refused(folder: str) -> str:
     """Why a folder is refused, without its path."""
-    with pytest.raises(UsageError) as error:
+    with pytest.raises(EncoderError) as error:
         read_model(folder)
     return str(error.value).replace(f"{folder}/", "").replace(folder, "FOLDER")
 
@@ -253,10 +253,10 @@ def test_named_prompt(make):
     named = {name: read_model(folder, name) for name in prompts}
     assert {name: model.encoder["prompt"] for name, model in named.items()} == prompts
     assert "`encode(..., prompt_name='document')`" in template.text(model=named["document"])
-    with pytest.raises(UsageError, match=r'has no prompt "STS"; allowed: query, document, Clustering'):
+    with pytest.raises(EncoderError, match=r'has no prompt "STS"; allowed: query, document, Clustering'):
         read_model(folder, "STS")
     Path(folder, "modules.json").unlink()
-    with pytest.raises(UsageError, match="is a plain encoder; leave --prompt out"):
+    with pytest.raises(EncoderError, match="is a plain encoder; leave --prompt out"):
         read_model(folder, "query")
     assert main(["init", "--prompt", "query"], version="test") == 2
 
@@ -435,7 +435,7 @@ def test_folders_that_are_none(tmp_path):
     file = tmp_path / "model.zip"
     file.write_bytes(b"")
     for handle in (str(file), str(tmp_path / "nowhere"), "gs://bucket/model", ""):
-        with pytest.raises(UsageError, match=r"is not a folder on this machine; give the folder of a sentence-transf"):
+        with pytest.raises(EncoderError, match=r"is not a folder on this machine; give the folder of a sentence-"):
             read_model(handle)
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from pathlib import Path
 from typing import Any
 
-from layerbeam.pipeline.errors import UsageError
-from layerbeam.transforms.encoders import EncoderError
 from layerbeam.transforms.encoders.architectures import ARCHITECTURES
 from layerbeam.transforms.encoders.architectures.mpnet import MPNet
 from layerbeam.transforms.encoders.architectures.roberta import Roberta
 from layerbeam.transforms.encoders.architectures.rotary import Rotary
-from layerbeam.transforms.encoders.config_file import shown
+from layerbeam.transforms.encoders.config_file import ELSEWHERE, EncoderError, JsonFile, read_whole, shown
 from layerbeam.transforms.encoders.dense import read_dense_config
 from layerbeam.transforms.encoders.formats.huggingface import TRANSFORMER_FILES
 from layerbeam.transforms.views.view import leaves_folder
@@ -40,7 +37,6 @@ _SHIFTED_POSITIONS = (*Roberta.model_types, *MPNet.model_types)
 # Encoders to which only the distance between two tokens counts: padding on the left changes nothing.
 _ROTATED_POSITIONS = [name for kind in ARCHITECTURES if issubclass(kind, Rotary) for name in kind.model_types]
 LENGTH = "null or an integer from 3 up"
-ELSEWHERE = "take another model, or encode with sentence-transformers"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,79 +54,35 @@ class Model:
     queries: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
-class JsonFile:
-    """A JSON object with the path of its file, for messages."""
-
-    path: Path
-    fields: dict[str, Any]
-
-    @staticmethod
-    def read(path: Path, *, optional: bool = False) -> JsonFile:
-        """The object in a file; if that is optional and missing, one without fields."""
-        return JsonFile(path, {} if optional and not path.exists() else _read_json(path, dict, "an object"))
-
-    def get(self, name: str, allowed: str, *, least: int) -> int | None:
-        """A field that is an integer from `least` up, or null."""
-        value: int | None = self.fields.get(name)
-        if value is not None and (type(value) is not int or value < least):
-            raise self.wrong(name, allowed)
-        return value
-
-    def check(self, name: str, value: Any) -> None:
-        """Raises UsageError if the field is there with another value."""
-        if self.fields.get(name, value) != value:
-            raise self.wrong(name, f"{shown(value)}: {ELSEWHERE}")
-
-    def check_names(self, *known: str) -> None:
-        """Raises UsageError for a field that is unknown here, and may change the vectors."""
-        unknown = [name for name in self.fields if name not in known]
-        if unknown:
-            raise UsageError(f"{self.path}: {unknown[0]} is unknown here; allowed: {', '.join(known)}: {ELSEWHERE}")
-
-    def wrong(self, name: str, allowed: str) -> UsageError:
-        return UsageError(f"{self.path}: {name} is {shown(self.fields[name])}; it must be {allowed}")
-
-
-def _read_json(path: Path, kind: type, allowed: str) -> Any:
-    try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}; download the whole folder again") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: is not JSON ({error}); download it again") from error
-    if not isinstance(content, kind):
-        raise UsageError(f"{path}: is {shown(content)}; it must be {allowed}: download it again")
-    return content
-
-
 def check_kinds(folder: Path, modules: list[tuple[str, str]], pattern: str, allowed: str) -> None:
-    """UsageError if the types of the modules, joined by spaces, do not match."""
+    """EncoderError if the types of the modules, joined by spaces, do not match."""
     kinds = [kind for kind, _ in modules]
     if not re.fullmatch(pattern, " ".join(kinds)):
-        raise UsageError(
+        raise EncoderError(
             f"{folder / 'modules.json'}: the modules are {' + '.join(kinds) or 'none'}; allowed: {allowed}: {ELSEWHERE}"
         )
 
 
 def list_modules(path: Path) -> list[tuple[str, str]]:
     """(type, folder) of each module in a file; the type without its package, if that is known."""
-    modules = _read_json(path, list, "a list of modules")
+    modules = read_whole(path, list, "a list of modules")
     found = []
     for module in modules:
         given = module if isinstance(module, dict) else {}
         type_, folder = given.get("type"), given.get("path")
         if not (isinstance(type_, str) and isinstance(folder, str)):
-            raise UsageError(f"{path}: a module is {shown(module)}; it must have a type and a path: download it again")
+            raise EncoderError(
+                f"{path}: a module is {shown(module)}; it must have a type and a path: download it again"
+            )
         if leaves_folder(folder):
-            raise UsageError(f"{path}: a module's path is {shown(folder)}; it must be a folder next to modules.json")
+            raise EncoderError(f"{path}: a module's path is {shown(folder)}; it must be a folder next to modules.json")
         is_known = type_.startswith("sentence_transformers.") or type_ == "pylate.models.Dense.Dense"
         found.append((type_.rpartition(".")[2] if is_known else type_, folder))
     return found
 
 
 def read_transformer(folder: Path) -> JsonFile:
-    """The transformer's own file, without fields if there is none. UsageError for other texts or other tokens."""
+    """The transformer's own file, without fields if there is none. EncoderError for other texts or other tokens."""
     given = (JsonFile.read(folder / name, optional=True) for name in TRANSFORMER_FILES)
     file = next((file for file in given if file.fields), JsonFile(folder / TRANSFORMER_FILES[0], {}))
     file.check_names(*_TRANSFORMER_FIELDS, *_OTHER_TRANSFORMER_FIELDS)
@@ -158,7 +110,7 @@ def cut_length(folder: Path, transformer: JsonFile) -> int:
     transformers' defaults: 512 positions, padding by token 1 where positions are shifted.
     """
     if (folder / "adapter_config.json").exists():
-        raise UsageError(f"{folder / 'adapter_config.json'}: is an adapter; merge it into the encoder and save that")
+        raise EncoderError(f"{folder / 'adapter_config.json'}: is an adapter; merge it into the encoder and save that")
     config = JsonFile.read(folder / "config.json")
     tokenizer = JsonFile.read(folder / "tokenizer_config.json", optional=True)
     tokenizer.check("truncation_side", "right")
@@ -174,21 +126,18 @@ def cut_length(folder: Path, transformer: JsonFile) -> int:
 
 
 def check_dense(handle: str, folder: Path, inner: str, paths: list[str], loader: str) -> list[str]:
-    """The setting `dense` for the modules in these folders. UsageError for one that layerbeam does not compute.
+    """The setting `dense` for the modules in these folders. EncoderError for one that layerbeam does not compute.
 
     `inner`: the encoder's folder in the model's. `loader`: the class of sentence-transformers that loads the model.
     """
     if inner:
-        raise UsageError(
+        raise EncoderError(
             f"{handle}: its encoder is in its folder {inner}, and {paths[0]} is next to that; `dense` needs it in "
             f"the encoder's own folder: save the model again, {loader}({handle!r}).save(...), and give that"
         )
     for path in paths:
         JsonFile.read(folder / path / "config.json").check_names(*_DENSE_FIELDS)
-        try:
-            read_dense_config(handle, folder, path)
-        except EncoderError as error:
-            raise UsageError(str(error)) from error
+        read_dense_config(handle, folder, path)
     return paths
 
 

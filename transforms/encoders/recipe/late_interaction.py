@@ -11,10 +11,11 @@ import string
 from pathlib import Path
 from typing import Any
 
-from layerbeam.pipeline.config.model_folder import (
-    ELSEWHERE,
+from layerbeam.transforms.encoders.config_file import ELSEWHERE, EncoderError, JsonFile, shown
+from layerbeam.transforms.encoders.dense import read_dense_config
+from layerbeam.transforms.encoders.open import open_encoder
+from layerbeam.transforms.encoders.recipe.model_folder import (
     LENGTH,
-    JsonFile,
     Model,
     check_dense,
     check_kinds,
@@ -22,11 +23,7 @@ from layerbeam.pipeline.config.model_folder import (
     read_transformer,
     text_view,
 )
-from layerbeam.pipeline.config.prompts import check_marker, open_model_encoder, prompt_with_prefix
-from layerbeam.pipeline.errors import UsageError
-from layerbeam.transforms.encoders import EncoderError
-from layerbeam.transforms.encoders.config_file import shown
-from layerbeam.transforms.encoders.dense import read_dense_config
+from layerbeam.transforms.encoders.recipe.prompts import check_marker, prompt_with_prefix
 from layerbeam.transforms.views.view import WITHIN_ENCODER
 
 # As sentence-transformers and PyLate name them.
@@ -53,7 +50,7 @@ def read_modules(handle: str, folder: Path, whole: JsonFile, modules: list[tuple
         "max_seq_length": _document_length(folder / inner, transformer, whole),
     }
     prompt = prompt_with_prefix(whole, "document")
-    source = open_model_encoder(encoder["handle"])
+    source = open_encoder(encoder["handle"])
     if prompt:
         check_marker(source, folder / inner, whole, prompt)
         encoder["prompt"] = prompt
@@ -82,10 +79,10 @@ def read_stanford(handle: str, folder: Path) -> Model:
     """The settings that give the vectors of ColBERT's `docFromText`, of a model as Stanford's program saves it."""
     metadata = JsonFile.read(folder / "artifact.metadata")
     length = metadata.get("doc_maxlen", LENGTH, least=3) or _STANFORD_LENGTH
-    source = open_model_encoder(handle)
+    source = open_encoder(handle)
     prompt = metadata.fields.get("doc_token_id") or "[unused1]"
     if source.with_marker(str(prompt)).marker != prompt:
-        raise UsageError(
+        raise EncoderError(
             f"{metadata.path}: doc_token_id is {shown(prompt)}, which is no entry of the encoder's vocabulary in "
             f"brackets, such as [unused1], or its tokenizer is not WordPiece: {ELSEWHERE}"
         )
@@ -93,10 +90,7 @@ def read_stanford(handle: str, folder: Path) -> Model:
     if metadata.fields.get("mask_punctuation", True):
         known = set(source.vocabulary)
         view["skip_tokens"] = [mark for mark in string.punctuation if mark in known]
-    try:
-        view["dense"] = [read_dense_config(handle, folder, WITHIN_ENCODER).folder]
-    except EncoderError as error:
-        raise UsageError(str(error)) from error
+    view["dense"] = [read_dense_config(handle, folder, WITHIN_ENCODER).folder]
     encoder = {
         "handle": handle,
         "max_seq_length": cut_length(folder, JsonFile(metadata.path, {"max_seq_length": length})),
@@ -106,7 +100,7 @@ def read_stanford(handle: str, folder: Path) -> Model:
 
 
 def _check_token_level(folder: Path, modules: list[tuple[str, str]]) -> None:
-    """UsageError for a Dense or Normalize that is not for the vectors of tokens."""
+    """EncoderError for a Dense or Normalize that is not for the vectors of tokens."""
     # What a missing field means.
     defaults = {"Dense": "token_embeddings", "Normalize": "sentence_embedding"}
     for kind, path in modules:

@@ -6,11 +6,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from layerbeam.pipeline.config.model_folder import ELSEWHERE, JsonFile
-from layerbeam.pipeline.errors import UsageError
-from layerbeam.transforms.encoders import EncoderError, EncoderSource, open_encoder
-from layerbeam.transforms.encoders.config_file import shown
-from layerbeam.transforms.encoders.source import SPECIAL_TOKENS
+from layerbeam.transforms.encoders.config_file import ELSEWHERE, EncoderError, JsonFile, shown
+from layerbeam.transforms.encoders.source import SPECIAL_TOKENS, EncoderSource
 
 
 def read_prompt(file: JsonFile, name: str) -> str:
@@ -18,7 +15,7 @@ def read_prompt(file: JsonFile, name: str) -> str:
     prompts = file.fields.get("prompts")
     prompt = (prompts.get(name) if isinstance(prompts, dict) else None) or ""
     if not isinstance(prompt, str) or any("\ud800" <= character <= "\udfff" for character in prompt):
-        raise UsageError(f"{file.path}: prompts.{name} is {shown(prompt)}; it must be a text")
+        raise EncoderError(f"{file.path}: prompts.{name} is {shown(prompt)}; it must be a text")
     return prompt
 
 
@@ -30,16 +27,8 @@ def prompt_with_prefix(file: JsonFile, name: str) -> str:
     return prefix + read_prompt(file, name).removeprefix(prefix)
 
 
-def open_model_encoder(handle: str) -> EncoderSource:
-    """`open_encoder` with UsageError."""
-    try:
-        return open_encoder(handle)
-    except EncoderError as error:
-        raise UsageError(str(error)) from error
-
-
 def check_marker(source: EncoderSource, folder: Path, whole: JsonFile, prompt: str) -> None:
-    """UsageError if sentence-transformers begins the texts with another token than layerbeam does."""
+    """EncoderError if sentence-transformers begins the texts with another token than layerbeam does."""
     ours, theirs = source.with_marker(prompt).marker, _marker(source, folder, whole, prompt)
     if theirs == ours or (theirs and not ours and _is_one_piece(source, theirs)):
         return
@@ -48,7 +37,7 @@ def check_marker(source: EncoderSource, folder: Path, whole: JsonFile, prompt: s
         if theirs
         else "is one to layerbeam, and sentence-transformers cuts into several"
     )
-    raise UsageError(
+    raise EncoderError(
         f"{whole.path}: the prompt {shown(prompt)} begins with the token {shown(theirs or ours)}, which {difference}; "
         f"it must be an added token of the tokenizer such as [unused1], or plain text: {ELSEWHERE}"
     )
