@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from layerbeam.transforms.tokenize import TokenizeBlocks
     from layerbeam.transforms.tokenize.wordpiece import WordPiece
     from layerbeam.transforms.views.columns import make_table
-    from layerbeam.transforms.views.view import View
+    from layerbeam.transforms.views.view import ViewSpec
     from layerbeam.transforms.write import WriteBlocks
 
 __all__ = [
@@ -55,7 +55,7 @@ __all__ = [
     "TokenBlock",
     "TokenizeBlocks",
     "VectorBlock",
-    "View",
+    "ViewSpec",
     "WordPiece",
     "WriteBlocks",
     "__version__",
@@ -89,7 +89,7 @@ _MODULES = {
     "transforms.tokenize.wordpiece": "WordPiece",
     "transforms.views.columns": "make_table",
     "transforms.embedder": "TextError",
-    "transforms.views.view": "View",
+    "transforms.views.view": "ViewSpec",
     "transforms.write": "WriteBlocks",
     "transforms.write.block": "Output",
 }

@@ -68,7 +68,7 @@ def test_a_file_that_does_not_exist(tmp_path):
 
 def test_an_encoder_without_the_layer_is_refused_at_once():
     encoder = layerbeam.open_encoder("minilm")
-    view = layerbeam.View(name="v", level="text", layers=(7,), hidden_size=encoder.hidden_size)
+    view = layerbeam.ViewSpec(name="v", level="text", layers=(7,), hidden_size=encoder.hidden_size)
     with pytest.raises(ValueError, match="there is no layer 7; it gives layers 0 to 6"):
         layerbeam.EncodeBlocks(encoder, views=(view,))
 

@@ -18,7 +18,7 @@ from layerbeam.transforms.flow.blocks import TextBlock, TokenBlock, VectorBlock
 from layerbeam.transforms.settings import EncodeSettings, SequenceSettings
 from layerbeam.transforms.tokenize.tokenizer import Tokenizer
 from layerbeam.transforms.views.columns import row_columns, vector_splits
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 # Of one text: {view: {column: values}}. Vector columns are arrays [n, W], other columns lists of n values; n is the
 # number of the text's tokens or words, and 1 at level text; with pooling none its vectors are [k, W] of its k tokens.
@@ -38,7 +38,7 @@ class Embedder:
         self,
         forward: Forward,
         source: EncoderSource,
-        views: Sequence[View],
+        views: Sequence[ViewSpec],
         sequences: SequenceSettings,
         settings: EncodeSettings,
     ) -> None:

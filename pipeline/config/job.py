@@ -32,7 +32,7 @@ from layerbeam.transforms.encoders import (
     sha256_of,
 )
 from layerbeam.transforms.hardware import DeviceError, Hardware, load_tensorflow, placement
-from layerbeam.transforms.input import FORMATS
+from layerbeam.transforms.input import INPUT_FORMATS
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.reference import ReferenceWordPiece
 from layerbeam.transforms.settings import (
@@ -45,7 +45,7 @@ from layerbeam.transforms.settings import (
 )
 from layerbeam.transforms.splitters import SplitterError, open_splitter
 from layerbeam.transforms.views.columns import row_bytes
-from layerbeam.transforms.views.view import View, ViewSettings, needed_dense, needed_layers, needs_pooler
+from layerbeam.transforms.views.view import ViewSettings, ViewSpec, needed_dense, needed_layers, needs_pooler
 
 if TYPE_CHECKING:  # the stage imports Beam
     from layerbeam.transforms.embedder import Embedder
@@ -73,7 +73,7 @@ class EmbedJob:
 
     config: EmbedConfig
     encoder: EncoderSource
-    views: tuple[View, ...]
+    views: tuple[ViewSpec, ...]
     versions: Mapping[str, str]
     notes: tuple[str, ...]
 
@@ -238,7 +238,7 @@ def with_format(job: Job, format_: Format) -> Job:
     config = dataclasses.replace(job.config, input=dataclasses.replace(job.config.input, format=format_))
     mistakes = [f"input.{mistake}" for mistake in find_in_input(config.input, config.encoder)]
     if mistakes:
-        raise UsageError("\n".join(f"{mistake}; the files are {FORMATS[format_].title}" for mistake in mistakes))
+        raise UsageError("\n".join(f"{mistake}; the files are {INPUT_FORMATS[format_].title}" for mistake in mistakes))
     return _make_job(config, job)
 
 
@@ -362,7 +362,7 @@ def _read_lines(where: str, file: str, *, or_else: str = "") -> list[str]:
 
 def _resolve_view(
     name: str, settings: ViewSettings, encoder: EncoderSource, fields: tuple[tuple[str, str], ...]
-) -> View:
+) -> ViewSpec:
     """The view with absolute layers, none for the pooler, and the forms to keep."""
     try:
         layers = expand_layers(settings.layers or [], encoder.num_hidden_layers, settings.layer_numbering)
@@ -378,7 +378,7 @@ def _resolve_view(
         modules = tuple(open_dense(encoder, folder) for folder in settings.dense or ())
     except EncoderError as error:
         raise UsageError(f"views.{name}.dense: {error}") from error
-    view = View(
+    view = ViewSpec(
         **vars(settings) | resolved,
         name=name,
         hidden_size=encoder.hidden_size,
@@ -399,7 +399,7 @@ def _resolve_view(
     return view
 
 
-def _check_widths(view: View) -> None:
+def _check_widths(view: ViewSpec) -> None:
     """UsageError if a dense module takes vectors of another width than what is before it gives."""
     width, before = view.pooled_width, "layers, combine and pooling give"
     for module in view.dense_modules:

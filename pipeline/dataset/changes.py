@@ -35,7 +35,7 @@ class ViewChanges:
 
         OutputError, at the end, if another run has replaced rows meanwhile; else as `View.iter_batches`.
         """
-        return self._came(self._view.known_in_parquet(columns), ("came", "moved") if with_moved else ("came",))
+        return self._came(self._view.checked_columns(columns), ("came", "moved") if with_moved else ("came",))
 
     def _came(self, names: list[str], kinds: Collection[str]) -> Iterator[pa.RecordBatch]:
         view = self._view

@@ -27,7 +27,7 @@ from layerbeam.pipeline.errors import did_you_mean
 from layerbeam.pipeline.output.manifest import LIST, view_schema
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow.commits import Part
-from layerbeam.transforms.parts import FORMATS
+from layerbeam.transforms.parts import PART_FORMATS
 from layerbeam.transforms.parts.part_format import PartFormat
 from layerbeam.transforms.views.columns import splits_by_text
 from layerbeam.transforms.views.number_types import NUMBER_TYPES, NumberType, as_arrays
@@ -96,7 +96,7 @@ class View:
     @property
     def file_format(self) -> PartFormat:
         """How its files are written and read: `is_columnar`, `rounding` and others."""
-        return FORMATS[self.format]
+        return PART_FORMATS[self.format]
 
     @property
     def num_rows(self) -> int:
@@ -229,7 +229,7 @@ class View:
         """All rows, of these columns or of all. A view without rows gives an empty table with its schema."""
         if codes:
             return self.stored.to_arrow(columns)
-        names = self.known_in_parquet(columns)
+        names = self.checked_columns(columns)
         return pa.concat_tables([self.read(part, names) for part in self.parts] or [self.empty(names)])
 
     def iter_batches(
@@ -244,7 +244,7 @@ class View:
         if batch_rows < 1:
             raise ValueError(f"batch_rows is {batch_rows}; allowed: 1 or more")
         number_type = self._number_type
-        stored = number_type.stored_names(self.known_in_parquet(columns), self._stored_schema)
+        stored = number_type.stored_names(self.checked_columns(columns), self._stored_schema)
 
         def batches() -> Iterator[pa.RecordBatch]:
             for part in self.parts:
@@ -267,7 +267,7 @@ class View:
         """
         if codes:
             return self.stored.to_numpy(column, out=out)
-        (name,) = self.known_in_parquet([column])
+        (name,) = self.checked_columns([column])
         is_vector = pa.types.is_fixed_size_list(self.schema.field(name).type)
         if out is None and (not is_vector or len(self.parts) < 2):
             chunks = [as_arrays(chunk) for chunk in self.to_arrow([name])[name].chunks]
@@ -298,7 +298,7 @@ class View:
         import pyarrow.dataset as ds  # 0.2 s
         from pyarrow.fs import LocalFileSystem
 
-        self.known_in_parquet(None)
+        self.checked_columns(None)
         files, disk = ds.ParquetFileFormat(), LocalFileSystem()
         fragments = [
             files.make_fragment(os.path.abspath(path), disk)
@@ -335,7 +335,7 @@ class View:
             return self.stored.to_tf_dataset(columns)
         import tensorflow as tf
 
-        names, by_text = self.known_in_parquet(columns), self.level in _LEVELS_OF_ROWS
+        names, by_text = self.checked_columns(columns), self.level in _LEVELS_OF_ROWS
         dataset = tf_dataset.make_dataset(self, names, by_text=by_text)
         # Keras warns at the end of each epoch of a dataset with an unknown length.
         return dataset.apply(tf.data.experimental.assert_cardinality(self._num_texts if by_text else self.num_rows))
@@ -509,7 +509,7 @@ class View:
                 )
         return list(dict.fromkeys(columns))
 
-    def known_in_parquet(self, columns: Sequence[str] | None) -> list[str]:
+    def checked_columns(self, columns: Sequence[str] | None) -> list[str]:
         """The columns asked for, each once, or all. ValueError for formats other than Parquet."""
         if self.format != "parquet":
             raise ValueError(

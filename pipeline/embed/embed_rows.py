@@ -15,7 +15,7 @@ from apache_beam.typehints.schemas import named_fields_from_element_type
 from layerbeam.pipeline.embed.embed_text import EmbedText
 from layerbeam.transforms.embedder import OF_FILES, Vectors
 from layerbeam.transforms.views.columns import schema
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 _Field = tuple[str, Any]
 
@@ -110,7 +110,7 @@ class _EmbedTextOfRow(EmbedText):
     _source = "EmbedRows"
 
 
-def _fields_of(view: View) -> list[_Field]:
+def _fields_of(view: ViewSpec) -> list[_Field]:
     """The fields that a view adds to a row."""
     if view.level == "text":
         vector: Any = Sequence[np.float32]
@@ -121,7 +121,7 @@ def _fields_of(view: View) -> list[_Field]:
     return [(view.name, Sequence[row])]
 
 
-def _values_of(view: View, columns: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _values_of(view: ViewSpec, columns: Mapping[str, Any]) -> list[tuple[str, Any]]:
     if view.level == "text":
         vectors = {field: columns[name] for name, field in _vector_fields(view).items()}
         return [(field, _as_floats(v if view.has_vector_lists else v[0])) for field, v in vectors.items()]
@@ -131,7 +131,7 @@ def _values_of(view: View, columns: Mapping[str, Any]) -> list[tuple[str, Any]]:
     ]
 
 
-def _vector_fields(view: View) -> dict[str, str]:
+def _vector_fields(view: ViewSpec) -> dict[str, str]:
     """{vector column: its field}."""
     names = view.vector_columns
     return {name: view.name if len(names) == 1 else f"{view.name}_{name}" for name in names}

@@ -13,7 +13,7 @@ from apache_beam.typehints.typehints import coerce_to_kv_type
 from layerbeam.pipeline.embed.embed import REJECTED, EmbedAcrossBundles, EmbedBundles, with_process_key
 from layerbeam.pipeline.embed.settings import embed_job, tokens_at_once
 from layerbeam.transforms.embedder import Vectors
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 
 @beam.typehints.with_input_types(tuple[Any, str | None])
@@ -55,7 +55,7 @@ class EmbedText(beam.PTransform):
         self._dead_letters = False
 
     @property
-    def views(self) -> tuple[View, ...]:
+    def views(self) -> tuple[ViewSpec, ...]:
         return self._job.views
 
     def with_exception_handling(self) -> EmbedText:

@@ -41,7 +41,7 @@ from layerbeam.transforms.tokenize.sequences import tokenize_block
 from layerbeam.transforms.tokenize.tokenizer import Tokenizer
 from layerbeam.transforms.views.columns import texts_of_rows
 from layerbeam.transforms.views.number_types import NUMBER_TYPES
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 from layerbeam.transforms.write.block import counts_of_files
 
 # For `run`: read in some tenths of a second.
@@ -99,7 +99,7 @@ class Estimate:
     """
 
     blocks: list[CountedBlock]
-    views: Sequence[View]
+    views: Sequence[ViewSpec]
     num_blocks: int
     num_slices: int
     files: frozenset[str]
@@ -145,7 +145,7 @@ class Estimate:
         weights = [np.empty(0), *(np.full(len(block.lengths), block.weight) for block in self.blocks)]
         return np.concatenate(lengths), np.concatenate(weights)
 
-    def rows(self, view: View) -> Statistic:
+    def rows(self, view: ViewSpec) -> Statistic:
         """Rows of a view. A word type is a row if it occurs `min_count` times."""
         rows = self.statistic(ROWS.format(view.name))
         if not view.aggregates:
@@ -164,7 +164,7 @@ class Estimate:
         value = grown_types(collections.Counter(itertools.chain(*in_slices)).values(), self.num_slices, times)
         return Statistic(value * frequent / len(found), (value - len(found)) / 2)
 
-    def vectors(self, view: View) -> Statistic:
+    def vectors(self, view: ViewSpec) -> Statistic:
         """Vectors in a vector column of a view: one per row, or per token."""
         return self.statistic(VECTORS.format(view.name)) if view.has_vector_lists else self.rows(view)
 
@@ -278,7 +278,7 @@ def _padded_tokens(lengths: Int64Array, encoding: EncodeSettings) -> int:
     return sum(math.prod(padded_shape(len(batch), int(lengths[batch].max()), buckets, full)) for batch in batches)
 
 
-def _count_keys(view: View, tokens: TokenBlock) -> collections.Counter[tuple[object, ...]]:
+def _count_keys(view: ViewSpec, tokens: TokenBlock) -> collections.Counter[tuple[object, ...]]:
     """How often each key of a view of word types occurs: the values of `group_by` and the form."""
     rows = tokens.rows[view.name]
     assert rows.words is not None  # noqa: S101 - for mypy
@@ -361,19 +361,19 @@ def _weigh(blocks: Sequence[CountedBlock], slices: Sequence[SampledSlice], total
     return num_blocks
 
 
-def value_bytes(view: View) -> float:
+def value_bytes(view: ViewSpec) -> float:
     """Bytes of one value in the view's files. In JSON it has about ten characters, a code four; fewer if compressed."""
     if view.format == "jsonl":
         return (1.6 if view.compress else 4.3) if view.dtype == "int8" else (5 if view.compress else 10.5)
     return NUMBER_TYPES[view.dtype].value_bytes
 
 
-def scale_bytes(view: View) -> int:
+def scale_bytes(view: ViewSpec) -> int:
     """Bytes of the scale of one vector."""
     return NUMBER_TYPES[view.dtype].row_bytes(0)
 
 
-def describe(estimate: Estimate, view: View) -> str:
+def describe(estimate: Estimate, view: ViewSpec) -> str:
     """`about 6.6 GB in `tokens`: 1.07 M tokens x 4 layers x 384 x 4 bytes`."""
     num_vectors = round(estimate.vectors(view).value)
     if not num_vectors:

@@ -27,7 +27,7 @@ from layerbeam.transforms import storage
 from layerbeam.transforms.flow import metrics
 from layerbeam.transforms.flow.blocks import Int64Array, Slice, TextBlock
 from layerbeam.transforms.flow.commits import InputFile
-from layerbeam.transforms.input import FORMATS, parquet
+from layerbeam.transforms.input import INPUT_FORMATS, parquet
 from layerbeam.transforms.input.content import read_head, refuse_other_content
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import RecordFormat
@@ -299,7 +299,7 @@ def _num_slices(job: Job, work: FileToRead, slice_bytes: int) -> int:
 
 def _is_cut(job: Job, work: FileToRead) -> bool:
     """Whether a file is cut into ranges of bytes, whatever it holds."""
-    return _kind_of(work) == PLAIN and FORMATS[job.records.format].is_seekable(job.records)
+    return _kind_of(work) == PLAIN and INPUT_FORMATS[job.records.format].is_seekable(job.records)
 
 
 def _kind_of(work: FileToRead) -> str:

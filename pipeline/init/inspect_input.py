@@ -21,7 +21,7 @@ from layerbeam.pipeline.output.find import find_inputs
 from layerbeam.pipeline.run.detect_format import formats_by_name, several_formats
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow.commits import InputFile, printable
-from layerbeam.transforms.input import FORMATS
+from layerbeam.transforms.input import INPUT_FORMATS
 from layerbeam.transforms.input.content import UTF8_MARK, contradiction, format_by_content, format_by_name, read_head
 from layerbeam.transforms.input.delimited import DELIMITERS, bad_lines
 from layerbeam.transforms.input.jsonl import fields_of
@@ -59,11 +59,11 @@ def inspect_input(pattern: str, output_path: str) -> FoundInput:
     name = one_line(printable(file.path))
     format_ = format_by_content(head) or format_by_name(file.path) or "text"
     settings: dict[str, Any] = {"files": [pattern], "format": format_}
-    problem = contradiction(head, RecordFormat(format=format_))  # type: ignore[arg-type] # one of FORMATS
+    problem = contradiction(head, RecordFormat(format=format_))  # type: ignore[arg-type] # one of INPUT_FORMATS
     if problem is not None:
         problem = problem.replace("; leave it out of input.files", "; give a file with text")
         raise UsageError(f"--input: {name} {problem}")
-    facts = [FORMATS[format_].title]
+    facts = [INPUT_FORMATS[format_].title]
     if storage.is_compressed(file.path):
         facts.append(f"compressed ({os.path.splitext(file.path)[1]})")
     try:

@@ -24,7 +24,7 @@ from layerbeam.pipeline.output.scratch import Scratch
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow import layout, metrics
 from layerbeam.transforms.flow.commits import Commit, FileRange, InputFile, hash_paths, in_index, printable
-from layerbeam.transforms.flow.known import keys_of, texts_key
+from layerbeam.transforms.flow.content_index import keys_of, texts_key
 from layerbeam.transforms.parts import is_part_file, is_table_file
 
 _TABLES = """
@@ -310,7 +310,7 @@ class Catalog(Scratch):
             yield PackedFile(block, fingerprint, InputFile(_path(path), size, modified, version), *more)
 
     def known(self) -> tuple[int, Iterator[tuple[int, int, int]], Iterator[bytes]]:
-        """(the number of records, the records, the lines) of what sound commits hold, for `write_known`."""
+        """(the number of records, the records, the lines) of what sound commits hold, for `write_content_index`."""
         self._change("CREATE TABLE known(block INTEGER PRIMARY KEY, offset INT)")
         self._change(_KNOWN)
         count = next(self._run("SELECT COUNT(*) + COUNT(texts_key) FROM ranges JOIN known USING (block)"))[0]

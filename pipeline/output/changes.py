@@ -20,7 +20,7 @@ from layerbeam.pipeline.output.scratch import Scratch
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow import layout
 from layerbeam.transforms.flow.commits import FileRange, printable
-from layerbeam.transforms.flow.known import keys_of
+from layerbeam.transforms.flow.content_index import keys_of
 from layerbeam.transforms.settings import adapter
 
 Record = TypeVar("Record")

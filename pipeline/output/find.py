@@ -28,8 +28,8 @@ from layerbeam.pipeline.output.run_log import ACTIVE, last_run, load_runs, run_n
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow import layout, metrics
 from layerbeam.transforms.flow.commits import FileRange, InputFile, printable
-from layerbeam.transforms.flow.known import keys_of, write_known
-from layerbeam.transforms.input import FORMATS
+from layerbeam.transforms.flow.content_index import keys_of, write_content_index
+from layerbeam.transforms.input import INPUT_FORMATS
 from layerbeam.transforms.input.content import format_by_name
 from layerbeam.transforms.parts import folders_of, is_table_file, part_folder
 from layerbeam.transforms.read.block import cut_blocks
@@ -43,13 +43,13 @@ from layerbeam.transforms.slice.slices import (
     number_slices,
     scan_range,
 )
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 _NAMED = 5  # files of a folder that are not read
 LOST_WITH_ITS_FILE = "is missing, and so are rows of it, whose part is damaged: restore it, or give --prune-missing"
 
 
-def check_output(path: str, views: Sequence[View], run_identity: RunIdentity, number: int | None = None) -> None:
+def check_output(path: str, views: Sequence[ViewSpec], run_identity: RunIdentity, number: int | None = None) -> None:
     """UsageError if the folder holds anything else, or rows of a run with other settings.
 
     `number`: of the attempt that asks, if it has one.
@@ -180,7 +180,7 @@ class PendingWork:
     copies: list[tuple[int, FileToRead]] = dataclasses.field(default_factory=list)
     catalog: Catalog = dataclasses.field(default_factory=lambda: Catalog(""), repr=False)
 
-    def new_views(self, views: Sequence[View]) -> list[View]:
+    def new_views(self, views: Sequence[ViewSpec]) -> list[ViewSpec]:
         """The views to write: all but those of which every file to read has parts, in commits that lack others."""
         kept = [file.done.kept_views for file in self.to_read]
         written = frozenset.intersection(*kept) if kept else frozenset()
@@ -223,7 +223,7 @@ def _of_input(file: InputFile) -> InputFile:
     """The same, but a folder says why none of its files is read."""
     if storage.is_unlisted(file) or not file.problem or not storage.is_local(file.path) or not os.path.isdir(file.path):
         return file
-    endings = ", ".join(ending for format_ in FORMATS.values() for ending in format_.endings)
+    endings = ", ".join(ending for format_ in INPUT_FORMATS.values() for ending in format_.endings)
     return InputFile.unreadable(file.path, f"is a folder without a file that ends in {endings}; name the files in it")
 
 
@@ -430,9 +430,9 @@ def begin_work(job: Job, number: int, work: PendingWork) -> None:
     storage.delete_files(output_path, map(layout.commit_path, blocks))
     known = ""
     if catalog.fingerprints():
-        with job.output.write_atomically(functools.partial(layout.known_path, number)) as file:
-            write_known(file, *catalog.known())
-        known = layout.known_path(number, file.sha256)
+        with job.output.write_atomically(functools.partial(layout.content_index_path, number)) as file:
+            write_content_index(file, *catalog.known())
+        known = layout.content_index_path(number, file.sha256)
     items = list(join_small_files(work.to_read, job.limits, job.records))
     items += [dataclasses.replace(item, copied_from=catalog.offset(pack)) for pack, item in work.copies]
     with storage.write_atomically(storage.join(output_path, layout.work_path(number))) as file:

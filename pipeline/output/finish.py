@@ -33,11 +33,11 @@ from layerbeam.transforms import storage
 from layerbeam.transforms.flow import layout, metrics
 from layerbeam.transforms.flow.block_commit import put_commit
 from layerbeam.transforms.flow.commits import InputFile, parse_commit, printable
-from layerbeam.transforms.parts import FORMATS, folders_of, read_tables
+from layerbeam.transforms.parts import PART_FORMATS, folders_of, read_tables
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.parts.write import NOT_COPIED, Move, copy_files, write_empty_part
 from layerbeam.transforms.views.columns import schema, splits_by
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 # 64 bits of a hash for each: 8 MB. So many different ids share a hash once in 37 million runs.
 MAX_COMPARED_IDS = 1_000_000
@@ -73,7 +73,7 @@ class Finish(beam.PTransform):
     """
 
     output: Output
-    views: tuple[View, ...]
+    views: tuple[ViewSpec, ...]
     run_identity: RunIdentity
     max_reject_rate: float | None
     text_field: str | list[str]
@@ -278,7 +278,7 @@ class Finish(beam.PTransform):
         views = [
             view
             for view in self.views
-            if FORMATS[view.format].is_columnar
+            if PART_FORMATS[view.format].is_columnar
             and view.level in ("token", "text", "record")
             and view.keep_words is None
         ]

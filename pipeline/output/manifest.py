@@ -17,7 +17,7 @@ from layerbeam.transforms.flow import layout
 from layerbeam.transforms.settings import adapter
 from layerbeam.transforms.views.columns import schema
 from layerbeam.transforms.views.number_types import list_type, scale_of, vector_type
-from layerbeam.transforms.views.view import COLUMNS, FileFormat, Level, NumberTypeName, View
+from layerbeam.transforms.views.view import COLUMNS, FileFormat, Level, NumberTypeName, ViewSpec
 
 LIST = "list<"  # the beginning of the Arrow type of a list
 
@@ -124,7 +124,7 @@ def load_manifest(output_path: str) -> Manifest | None:
         return None
 
 
-def describe_views(views: Iterable[View]) -> dict[str, dict[str, Any]]:
+def describe_views(views: Iterable[ViewSpec]) -> dict[str, dict[str, Any]]:
     """Columns and shapes of each view, as far as they are known before any row."""
     return {
         view.name: {

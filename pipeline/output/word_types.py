@@ -21,7 +21,7 @@ from layerbeam.transforms.flow.commits import Commit
 from layerbeam.transforms.parts import part_folder
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.parts.write import write_word_types
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 from layerbeam.transforms.write.word_types import (
     KeyRange,
     Sample,
@@ -42,7 +42,7 @@ class WordTypes(beam.PTransform):
     """
 
     output: Output
-    views: tuple[View, ...]
+    views: tuple[ViewSpec, ...]
     run_number: int
     open_catalog: Callable[[], Catalog]
 

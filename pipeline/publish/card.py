@@ -12,7 +12,7 @@ from layerbeam.pipeline.dataset.reader import Run
 from layerbeam.pipeline.dataset.view import View, shape_text
 from layerbeam.pipeline.encoder.known_encoders import licence_of
 from layerbeam.transforms.flow import metrics
-from layerbeam.transforms.parts import FORMATS
+from layerbeam.transforms.parts import PART_FORMATS
 from layerbeam.transforms.views.number_types import scale_of
 from layerbeam.transforms.views.view import COLUMNS
 
@@ -85,7 +85,7 @@ def _describe(view: View) -> list[str]:
 
 
 def _suffix(view: View) -> str:
-    suffix = FORMATS[view.format].suffix
+    suffix = PART_FORMATS[view.format].suffix
     return f"{suffix}.gz" if any(path.endswith(".gz") for path in view.paths[:1]) else suffix
 
 

@@ -24,7 +24,7 @@ from layerbeam.pipeline.progress import JobProgress, show_progress
 from layerbeam.pipeline.remote import preflight
 from layerbeam.pipeline.run.build import build
 from layerbeam.pipeline.run.engines import RemoteRunner
-from layerbeam.pipeline.run.run import NOTHING_TO_DO, Ended, Run
+from layerbeam.pipeline.run.run import NOTHING_TO_DO, Ended, RunJob
 from layerbeam.pipeline.run.signals import interrupting_signal
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow import layout, metrics
@@ -37,7 +37,7 @@ _FILES = 1000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RemoteRun(Run):
+class RemoteRun(RunJob):
     """A job submitted to a remote runner.
 
     The job itself looks at the input and the output folder. The program that submits it looks at the records of

@@ -119,7 +119,7 @@ def run_config(
     job, arguments = resolve(options, config, beam_arguments)
     from layerbeam.pipeline.remote.submit import RemoteRun
     from layerbeam.pipeline.run.engines import LocalRunner, choose_runner
-    from layerbeam.pipeline.run.run import LocalRun, Run
+    from layerbeam.pipeline.run.run import LocalRun, RunJob
 
     runner = options.runner or config.beam.get("runner")
     chosen = choose_runner(arguments, runner, config.output.path, workers=options.workers, processes=options.processes)
@@ -132,7 +132,7 @@ def run_config(
         "began": options.began,
         "extra_bytes_ratio": extra_bytes_ratio,
     }
-    run: Run
+    run: RunJob
     if isinstance(chosen, LocalRunner):
         if options.cancel_on_interrupt:
             raise UsageError("--cancel-on-interrupt applies to jobs on other runners; Ctrl-C ends a local run")

@@ -10,7 +10,7 @@ from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.find import PendingWork, has_no_rows
 from layerbeam.pipeline.output.run_log import last_run
 from layerbeam.transforms.flow.commits import InputFile, printable
-from layerbeam.transforms.input import FORMATS
+from layerbeam.transforms.input import INPUT_FORMATS
 from layerbeam.transforms.input.content import contradiction, format_by_content, format_by_name, read_head
 
 # Files that are opened before the run begins. Every file is checked when it is read.
@@ -34,8 +34,8 @@ def find_format(job: Job, found: Sequence[InputFile]) -> Job:
         # JSON Lines and Parquet are recognized when a file is read, whatever its name.
         if other is not None and format_ not in ("jsonl", "parquet"):
             raise UsageError(
-                f"input.files: {printable(examples[other])} is {FORMATS[other].title} by its name, and the rows in "
-                f"{job.output.path} are of {FORMATS[format_].title}; leave it out, give a new folder, or set "
+                f"input.files: {printable(examples[other])} is {INPUT_FORMATS[other].title} by its name, and the rows "
+                f"in {job.output.path} are of {INPUT_FORMATS[format_].title}; leave it out, give a new folder, or set "
                 f"input.format: {format_}"
             )
         return with_format(job, format_)
@@ -49,7 +49,7 @@ def find_format(job: Job, found: Sequence[InputFile]) -> Job:
         what = several_formats(examples)
         raise UsageError(f"input.files: {what}; give globs of one format, or set input.format")
     (format_,) = examples or ["text"]
-    return with_format(job, format_)  # type: ignore[arg-type] # one of FORMATS
+    return with_format(job, format_)  # type: ignore[arg-type] # one of INPUT_FORMATS
 
 
 def formats_by_name(files: Sequence[InputFile]) -> dict[str, str]:
@@ -64,7 +64,9 @@ def formats_by_name(files: Sequence[InputFile]) -> dict[str, str]:
 
 def several_formats(examples: Mapping[str, str]) -> str:
     """What is wrong with files of several formats, each with an example."""
-    shown = ", ".join(f"{printable(path)} is {FORMATS[format_].title}" for format_, path in sorted(examples.items()))
+    shown = ", ".join(
+        f"{printable(path)} is {INPUT_FORMATS[format_].title}" for format_, path in sorted(examples.items())
+    )
     return f"a run reads files of one format, and {shown}"
 
 

@@ -61,7 +61,7 @@ class Ended(enum.IntEnum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class RunJob:
     """A job and how to run it: what local and remote runs share.
 
     `began`: when the program started, by `time.monotonic`; None: when the run began.
@@ -159,7 +159,7 @@ def _unwritable(path: str, error: OSError) -> UsageError:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LocalRun(Run):
+class LocalRun(RunJob):
     """A job run on this machine."""
 
     local: LocalRunner

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from layerbeam.pipeline.console import count_noun
-from layerbeam.transforms.parts import FORMATS
+from layerbeam.transforms.parts import PART_FORMATS
 from layerbeam.transforms.views.number_types import NUMBER_TYPES
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 Array = npt.NDArray[Any]
 
@@ -64,7 +64,7 @@ def cosines(found: Array, expected: Array) -> Array:
     return np.asarray(np.where(norms == 0, 1, (found * expected).sum(axis=1) / np.where(norms == 0, 1, norms)))
 
 
-def tolerance_of(view: View, compute_dtype: str) -> Tolerance | DirectionTolerance:
+def tolerance_of(view: ViewSpec, compute_dtype: str) -> Tolerance | DirectionTolerance:
     """How far the vectors in a view's files may be off.
 
     float32 is summed in another order (3e-6 in BERT-base, see docs/encoders.md), and the number type rounds. Products
@@ -74,7 +74,7 @@ def tolerance_of(view: View, compute_dtype: str) -> Tolerance | DirectionToleran
     if compute_dtype != "float32":
         return DirectionTolerance(0.998, 0.02, compute_dtype)
     number_type = NUMBER_TYPES[view.dtype]
-    return Tolerance(1e-4 + FORMATS[view.format].rounding, number_type.relative, number_type.of_largest)
+    return Tolerance(1e-4 + PART_FORMATS[view.format].rounding, number_type.relative, number_type.of_largest)
 
 
 @dataclasses.dataclass

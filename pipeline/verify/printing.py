@@ -5,7 +5,7 @@ from __future__ import annotations
 from layerbeam.pipeline.console import count_noun, plain_console, size_text
 from layerbeam.pipeline.dataset.integrity import FilesVerdict
 from layerbeam.pipeline.verify.verify import Verdict
-from layerbeam.transforms.parts import FORMATS
+from layerbeam.transforms.parts import PART_FORMATS
 
 # Places of failures that are printed for each column.
 _PLACES = 5
@@ -32,7 +32,7 @@ def print_verdict(verdict: Verdict) -> None:
     console.print_table((*names, "rows", "largest diff.", "smallest cosine", ""), rows, left=(*names, ""))
     for view in verdict.hash_only:
         console.print(f"{view}: one row per word over the whole corpus; its hash was compared, not its vectors")
-    allowed = {(column.dtype, FORMATS[column.format].rounding > 0): column.tolerance for column in verdict.columns}
+    allowed = {(column.dtype, PART_FORMATS[column.format].rounding > 0): column.tolerance for column in verdict.columns}
     for (dtype, is_text), tolerance in sorted(allowed.items()):
         console.print(f"allowed   {tolerance} in {dtype}{', six decimals' if is_text else ''}")
     for column in verdict.columns:

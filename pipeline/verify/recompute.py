@@ -41,7 +41,7 @@ from layerbeam.transforms.reference import (
 )
 from layerbeam.transforms.tokenize.tokenizer import Tokenizer
 from layerbeam.transforms.views.columns import row_columns, vector_splits
-from layerbeam.transforms.views.view import View, needed_dense
+from layerbeam.transforms.views.view import ViewSpec, needed_dense
 
 
 class RecomputedJob:
@@ -101,11 +101,11 @@ class RecomputedBlock:
         job.encoder = self._of.in_float32
         return RecomputedBlock(job, self._tokens)
 
-    def rows(self, view: View) -> pa.Table:
+    def rows(self, view: ViewSpec) -> pa.Table:
         """All rows of the block in a view, without the vectors."""
         return pa.table(row_columns(view, self._tokens, self._of.vocabulary))
 
-    def num_vectors(self, view: View) -> npt.NDArray[np.int64]:
+    def num_vectors(self, view: ViewSpec) -> npt.NDArray[np.int64]:
         """How many vectors the list of each text has."""
         return np.diff(vector_splits(view, self._tokens))
 
@@ -125,7 +125,7 @@ class RecomputedBlock:
         self._agrees[context] = found == reference.sequence(first, second, room)
         return self._agrees[context]
 
-    def vectors(self, view: View, text: int) -> tuple[npt.NDArray[np.int64], list[Array]]:
+    def vectors(self, view: ViewSpec, text: int) -> tuple[npt.NDArray[np.int64], list[Array]]:
         """(the numbers of the text's rows in the part, an array [n, W] of their vectors per vector column).
 
         For the level record: the row of the text's record, which is the mean over its texts. For lists of vectors: the
@@ -146,7 +146,7 @@ class RecomputedBlock:
             columns = [dense(values, weights, bias, module.activation) for values in columns]
         return rows, [_finish(view, values) for values in columns]
 
-    def _rows_of(self, view: View, text: int) -> Iterator[list[Array]]:
+    def _rows_of(self, view: ViewSpec, text: int) -> Iterator[list[Array]]:
         """The vectors of each row of a text, [W] per vector column, before they are finished."""
         rows = self._tokens.rows[view.name]
         numbers = np.flatnonzero(rows.text == text).tolist()
@@ -285,7 +285,7 @@ def _pool(values: Array, pooling: str) -> Array:
     return np.asarray(getattr(values, pooling)(axis=0))  # mean, sum or max
 
 
-def _finish(view: View, values: Array) -> Array:
+def _finish(view: ViewSpec, values: Array) -> Array:
     """[n, W]: the first dimensions of each vector, at unit length if the view normalizes."""
     values = values[:, : view.width]
     if view.normalize:

@@ -32,7 +32,7 @@ from layerbeam.transforms.flow.commits import Commit, printable
 from layerbeam.transforms.read.block import read_block
 from layerbeam.transforms.views.columns import schema
 from layerbeam.transforms.views.number_types import NUMBER_TYPES, as_matrix
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 
 @dataclasses.dataclass
@@ -167,7 +167,7 @@ class _Comparison:
             return set()  # it is among the problems already
         return {(reject.file, reject.line, reject.raw) for reject in rejects if reject.stage == ENCODE_STAGE}
 
-    def _checked_rows(self, view: View, commit: Commit, block: RecomputedBlock) -> pa.Table | None:
+    def _checked_rows(self, view: ViewSpec, commit: Commit, block: RecomputedBlock) -> pa.Table | None:
         """A block's rows of one view, compared but for the vectors; None if these cannot be compared."""
         expected, part = block.rows(view), commit.parts.get(view.name)
         problems = self.verdict.problems
@@ -200,7 +200,7 @@ class _Comparison:
             problems.append(f"{part.path} {problem}")
         return NUMBER_TYPES[view.dtype].load(found)
 
-    def _compare_vectors(self, view: View, found: pa.Table, block: RecomputedBlock, text: int) -> None:
+    def _compare_vectors(self, view: ViewSpec, found: pa.Table, block: RecomputedBlock, text: int) -> None:
         """Compare the vectors of one text in one view."""
         rows, vectors = block.vectors(view, text)
         if not len(rows):

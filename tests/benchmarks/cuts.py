@@ -22,7 +22,7 @@ import numpy as np
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow.blocks import Slice
-from layerbeam.transforms.input import FORMATS
+from layerbeam.transforms.input import INPUT_FORMATS
 from layerbeam.transforms.settings import LINES, BlockLimits
 from layerbeam.transforms.slice.slices import FileToRead, cut_file, number_slices, scan_range
 
@@ -49,7 +49,7 @@ def slices_of(path: Path, limits: BlockLimits) -> list[Slice]:
 def hashes_of(path: Path, limits: BlockLimits) -> dict[str, int]:
     """{SHA-256: estimated tokens} of each block."""
     (file,) = storage.find_files([str(path)])
-    found = FORMATS["text"].cut(Slice(file, 0, file.size, 0), limits, LINES)
+    found = INPUT_FORMATS["text"].cut(Slice(file, 0, file.size, 0), limits, LINES)
     return {own.sha256: 2 * own.num_lines + own.num_bytes // 4 for own, _ in found}
 
 

@@ -37,11 +37,11 @@ class Corpus:
 
     def __init__(self, folder: Path, output: str, commits: int, blocks_per_file: int) -> None:
         from layerbeam.transforms.parts.part_format import Output
-        from layerbeam.transforms.views.view import View
+        from layerbeam.transforms.views.view import ViewSpec
 
         self.folder, self.count, self.blocks_per_file = folder, commits, blocks_per_file
         self.output = Output(output, FINGERPRINT)
-        self.view = View(name="tokens", level="token", layers=(12,), hidden_size=4)
+        self.view = ViewSpec(name="tokens", level="token", layers=(12,), hidden_size=4)
 
     @property
     def job(self) -> Any:

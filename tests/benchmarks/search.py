@@ -38,9 +38,9 @@ def write(folder: Path, dtype: str, num_rows: int, part_rows: int) -> None:
 
     from layerbeam.transforms.views.columns import schema
     from layerbeam.transforms.views.number_types import NUMBER_TYPES
-    from layerbeam.transforms.views.view import View
+    from layerbeam.transforms.views.view import ViewSpec
 
-    view = View(name="texts", level="text", layers=(6,), hidden_size=WIDTH, dtype=dtype)
+    view = ViewSpec(name="texts", level="text", layers=(6,), hidden_size=WIDTH, dtype=dtype)
     number_type = NUMBER_TYPES[dtype]
 
     def table(first: int) -> pa.Table:

@@ -30,12 +30,12 @@ from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.settings import BlockLimits
 from layerbeam.transforms.storage import files, listing, stores
 from layerbeam.transforms.storage.store import Store
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 FINGERPRINT = "0123456789abcdef"
 LIMITS = BlockLimits(30, 1 << 30, 1 << 30, 128)
 VIEWS = tuple(
-    View(name=name, level="text", layers=(1,), hidden_size=4, format="jsonl", compress=name == "b") for name in "ab"
+    ViewSpec(name=name, level="text", layers=(1,), hidden_size=4, format="jsonl", compress=name == "b") for name in "ab"
 )
 
 

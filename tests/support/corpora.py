@@ -17,7 +17,7 @@ from repository import DATA
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow.blocks import Slice, TextBlock
 from layerbeam.transforms.flow.commits import Commit, FileRange
-from layerbeam.transforms.flow.known import keys_of, texts_key, write_known
+from layerbeam.transforms.flow.content_index import keys_of, texts_key, write_content_index
 from layerbeam.transforms.input import text
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.read.block import read_blocks
@@ -64,7 +64,7 @@ def read_sentences(path: Path, limits: BlockLimits = UNLIMITED, **record_format:
 
 
 def known_file(path: Path, commits: Sequence[Commit]) -> str:
-    """A file with these commits, as `write_known` writes it."""
+    """A file with these commits, as `write_content_index` writes it."""
     lines = [commit.to_line() for commit in commits]
     offsets = itertools.accumulate((len(line) + 1 for line in lines), initial=0)
     pairs = zip(commits, offsets, strict=False)
@@ -76,7 +76,7 @@ def known_file(path: Path, commits: Sequence[Commit]) -> str:
         if key is not None
     )
     with open(path, "wb") as file:
-        write_known(file, len(records), records, lines)
+        write_content_index(file, len(records), records, lines)
     return str(path)
 
 

@@ -28,7 +28,7 @@ from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.read.committed import CommittedBlocks
 from layerbeam.transforms.settings import LINES, BlockLimits
 from layerbeam.transforms.slice.slices import FileToRead, cut_file, number_slices, scan_range
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 from layerbeam.transforms.write.block import write_parts
 
 HEAD: Any = RunIdentity(
@@ -50,7 +50,7 @@ HEAD: Any = RunIdentity(
 VOCABULARY = pa.array(["[UNK]"], pa.string())
 
 
-def vectors_of(text: TextBlock, views: Sequence[View], processor: float) -> VectorBlock:
+def vectors_of(text: TextBlock, views: Sequence[ViewSpec], processor: float) -> VectorBlock:
     """Vectors that depend on the text and, in the last value, on the processor."""
     count = len(text.texts)
     zeros = np.zeros(count, np.int32)
@@ -81,7 +81,7 @@ class OutputFolder:
 
     path: str
     patterns: list[str]
-    views: tuple[View, ...]
+    views: tuple[ViewSpec, ...]
     fingerprint: str
     limits: BlockLimits
     limit: int | None = None

@@ -11,20 +11,22 @@ import numpy as np
 import pyarrow as pa
 from written_run import write_run
 
-from layerbeam.pipeline.dataset.view import View as ReadView
+from layerbeam.pipeline.dataset.view import ViewSpec as ReadView
 from layerbeam.transforms.views.columns import schema
 from layerbeam.transforms.views.number_types import NUMBER_TYPES
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 WIDTH = 12
 
 
-def a_view(**settings: Any) -> View:
+def a_view(**settings: Any) -> ViewSpec:
     kept = (("year", "int64"), ("party", "string"))
-    return View(**{"name": "texts", "level": "text", "layers": (1, 2), "hidden_size": WIDTH, "fields": kept} | settings)
+    return ViewSpec(
+        **{"name": "texts", "level": "text", "layers": (1, 2), "hidden_size": WIDTH, "fields": kept} | settings
+    )
 
 
-def table_of(view: View, vectors: np.ndarray, first: int = 0) -> pa.Table:
+def table_of(view: ViewSpec, vectors: np.ndarray, first: int = 0) -> pa.Table:
     """Rows with these vectors in the last of the columns; in the others their negatives. `line` counts from `first`."""
     number_type, names = NUMBER_TYPES[view.dtype], view.vector_columns
     count = len(vectors)
@@ -39,7 +41,7 @@ def table_of(view: View, vectors: np.ndarray, first: int = 0) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema(view))
 
 
-def in_parts(view: View, vectors: np.ndarray, sizes: Sequence[int]) -> list[pa.Table]:
+def in_parts(view: ViewSpec, vectors: np.ndarray, sizes: Sequence[int]) -> list[pa.Table]:
     firsts = np.cumsum([0, *sizes])
     assert firsts[-1] == len(vectors)
     return [table_of(view, vectors[i:j], i) for i, j in itertools.pairwise(firsts.tolist())]

@@ -20,10 +20,10 @@ from layerbeam.transforms.flow.commits import Commit, FileRange, InputFile, name
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.parts.write import write_part
 from layerbeam.transforms.settings import RecordFormat
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 
-def write_run(path: Path | str, view: View, tables: Sequence[pa.Table]) -> Run:
+def write_run(path: Path | str, view: ViewSpec, tables: Sequence[pa.Table]) -> Run:
     """A run of one view with these parts, opened."""
     output = Output(str(path), "0123456789abcdef")
     file = InputFile("a.txt", len(tables), 0.0)

@@ -19,7 +19,7 @@ from layerbeam.transforms.flow.blocks import TokenBlock, VectorBlock
 from layerbeam.transforms.flow.stage import StageFn
 from layerbeam.transforms.hardware import Hardware, load_tensorflow, placement
 from layerbeam.transforms.settings import EncodeSettings
-from layerbeam.transforms.views.view import View, needed_dense, needed_layers, needs_pooler
+from layerbeam.transforms.views.view import ViewSpec, needed_dense, needed_layers, needs_pooler
 
 
 @dataclasses.dataclass
@@ -42,7 +42,7 @@ class EncodeBlocks(beam.PTransform):
     Example:
         >>> from layerbeam.transforms.encoders import open_encoder
         >>> encoder = open_encoder("minilm")
-        >>> view = View(name="texts", level="text", layers=(4, 6), hidden_size=encoder.hidden_size)
+        >>> view = ViewSpec(name="texts", level="text", layers=(4, 6), hidden_size=encoder.hidden_size)
         >>> tokens = beam.Pipeline() | beam.Create([]).with_output_types(TokenBlock)
         >>> vectors = tokens | EncodeBlocks(encoder, views=(view,), hardware=Hardware(num_threads=None))
         >>> vectors.element_type is VectorBlock
@@ -51,7 +51,7 @@ class EncodeBlocks(beam.PTransform):
 
     encoder: EncoderSource | Callable[[], Encoder]
     _: dataclasses.KW_ONLY
-    views: tuple[View, ...]
+    views: tuple[ViewSpec, ...]
     settings: EncodeSettings = dataclasses.field(default_factory=EncodeSettings)
     hardware: Hardware = dataclasses.field(default_factory=Hardware)
 

@@ -29,7 +29,7 @@ from layerbeam.transforms.flow.blocks import (
 )
 from layerbeam.transforms.settings import EncodeSettings
 from layerbeam.transforms.views.columns import batch_vectors, finish_vectors, records_of, vector_splits
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 NOT_FINITE = "the encoder gives NaN or infinite values"
 _POOLED_TOKENS = 1 << 14  # of which vectors are copied at a time
@@ -77,7 +77,7 @@ class EncodedContexts:
 def encode_block(
     tokens: TokenBlock,
     forward: Forward,
-    views: Sequence[View],
+    views: Sequence[ViewSpec],
     settings: EncodeSettings,
     cost: EncodeCost | None = None,
 ) -> VectorBlock:
@@ -135,7 +135,12 @@ def encode_block(
 
 
 def row_positions(
-    view: View, tokens: TokenBlock, contexts: Contexts, rows: Int64Array, place: Int64Array, encoded: EncodedContexts
+    view: ViewSpec,
+    tokens: TokenBlock,
+    contexts: Contexts,
+    rows: Int64Array,
+    place: Int64Array,
+    encoded: EncodedContexts,
 ) -> tuple[Int64Array, Int64Array]:
     """(positions, splits): row i is made of `positions[splits[i]:splits[i + 1]]` in the output: tokens, or a text.
 
@@ -152,7 +157,7 @@ def row_positions(
     return positions + shift.repeat(np.diff(splits)), splits
 
 
-def overflowing_texts(view: View, tokens: TokenBlock, vectors: Iterable[npt.NDArray[Any]]) -> list[int]:
+def overflowing_texts(view: ViewSpec, tokens: TokenBlock, vectors: Iterable[npt.NDArray[Any]]) -> list[int]:
     """The texts with a value that float16 cannot hold."""
     rows = np.any([(np.abs(values) > np.finfo(np.float16).max).any(axis=1) for values in vectors], axis=0)
     if view.level == "record":

@@ -113,7 +113,7 @@ def work_path(number: int) -> str:
     return f"{RUNS}/{number}.work.jsonl"
 
 
-def known_path(number: int, sha256: str) -> str:
+def content_index_path(number: int, sha256: str) -> str:
     """The commits of earlier runs, for the workers of an attempt; its work list names it."""
     return f"{RUNS}/{number}.known-{sha256[:_HASH_DIGITS]}"
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.input.input_format import FORMATS
+from layerbeam.transforms.input.input_format import INPUT_FORMATS
 from layerbeam.transforms.input.records import UnreadableFileError
 from layerbeam.transforms.settings import RecordFormat
 
@@ -41,13 +41,13 @@ def format_by_name(path: str) -> str | None:
     """
     name = os.path.splitext(path)[0] if storage.is_compressed(path) else path
     ending = os.path.splitext(name)[1].lower()
-    return next((format_ for format_, one in FORMATS.items() if ending in one.endings), None)
+    return next((format_ for format_, one in INPUT_FORMATS.items() if ending in one.endings), None)
 
 
 def format_by_content(head: bytes) -> str | None:
     """The format that the first bytes of a file show, such as `jsonl` or `parquet`; None if they show none."""
     lines = _lines(head)
-    return next((format_ for format_, one in FORMATS.items() if one.recognizes(head, lines)), None)
+    return next((format_ for format_, one in INPUT_FORMATS.items() if one.recognizes(head, lines)), None)
 
 
 def _lines(head: bytes) -> list[bytes]:
@@ -74,7 +74,7 @@ def contradiction(head: bytes, record_format: RecordFormat) -> str | None:
     if encoding != "utf-8" and head.startswith(UTF8_MARK):
         return f"begins with the byte order mark of UTF-8, and input.encoding is {encoding}"
     text, control = head.removeprefix(UTF8_MARK), len(head) - len(head.translate(None, _CONTROL))
-    has_lines = format_ != "parquet" and not FORMATS[format_].is_one_record(record_format)
+    has_lines = format_ != "parquet" and not INPUT_FORMATS[format_].is_one_record(record_format)
     if has_lines and not control and b"\n" not in head and head.count(b"\r") > 1:
         return "has lines that end with a carriage return alone; convert it, for example with `tr '\\r' '\\n'`"
     separator = _SEPARATOR.match(text)
@@ -84,9 +84,9 @@ def contradiction(head: bytes, record_format: RecordFormat) -> str | None:
     found = format_by_content(head)
     if found == format_ or not head:
         return None
-    name = FORMATS[format_].title
+    name = INPUT_FORMATS[format_].title
     if found is not None:
-        return f"looks like {FORMATS[found].title}, not {name}; set input.format: {found}"
+        return f"looks like {INPUT_FORMATS[found].title}, not {name}; set input.format: {found}"
     for magic, (what, remedy) in _MAGIC.items():
         if re.match(magic, head):
             return f"looks like {what}, not {name}; {remedy}"
@@ -100,7 +100,7 @@ def contradiction(head: bytes, record_format: RecordFormat) -> str | None:
         return f"looks like a JSON array, not {name}; write one object per line, for example with `jq -c '.[]'`"
     if lines and _is_json_over_lines(text):
         return f"looks like JSON objects over several lines, not {name}; write one per line, for example with `jq -c .`"
-    if not FORMATS[format_].may_begin(lines):
+    if not INPUT_FORMATS[format_].may_begin(lines):
         return f"looks like text, not {name}; set input.format: text"
     return None
 

@@ -13,7 +13,7 @@ from layerbeam.transforms.input.cuts import RankedRecords
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 
 # By the values of `RecordFormat.format`. The package fills it when it is imported.
-FORMATS: dict[str, InputFormat] = {}
+INPUT_FORMATS: dict[str, InputFormat] = {}
 
 
 class InputFormat(abc.ABC):

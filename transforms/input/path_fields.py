@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from layerbeam.transforms.flow.blocks import TextBlock
 from layerbeam.transforms.flow.commits import printable
 from layerbeam.transforms.settings import RecordFormat
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 
 def value_of_path(expression: str, path: str) -> str | None:
@@ -37,7 +37,7 @@ def add_path_fields(block: TextBlock, record_format: RecordFormat) -> TextBlock:
     return block
 
 
-def path_values(record_format: RecordFormat, views: Sequence[View], path: str) -> tuple[Any, ...]:
+def path_values(record_format: RecordFormat, views: Sequence[ViewSpec], path: str) -> tuple[Any, ...]:
     """What rows have of the path of their file, besides the column `file`: only files with equal ones exchange rows."""
     is_key = any("file" in view.group_by for view in views)
     fields = (value_of_path(expression, path) for expression in record_format.path_fields.values())

@@ -14,36 +14,36 @@ from layerbeam.transforms.parts.jsonl import JsonLinesFormat
 from layerbeam.transforms.parts.parquet import ParquetFormat
 from layerbeam.transforms.parts.part_format import PartFormat
 from layerbeam.transforms.parts.tfrecord import TFRecordFormat
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 # By the `format` of a view.
-FORMATS: dict[str, PartFormat] = {
+PART_FORMATS: dict[str, PartFormat] = {
     "parquet": ParquetFormat(),
     "tfrecord": TFRecordFormat(),
     "jsonl": JsonLinesFormat(),
 }
 
 _SUFFIXES = "|".join(
-    re.escape(format_.suffix) + ("(?:[.]gz)?" if format_.gzips else "") for format_ in FORMATS.values()
+    re.escape(format_.suffix) + ("(?:[.]gz)?" if format_.gzips else "") for format_ in PART_FORMATS.values()
 )
 _PART_FILE = re.compile(f"{layout.PART_NAME}(?:{_SUFFIXES})")
 _TABLE_FILE = re.compile(rf"{layout.WORD_TYPES}(?:-\d{{5,}})?(?:{_SUFFIXES})")
 
 
-def part_folder(view: View) -> str:
+def part_folder(view: ViewSpec) -> str:
     """The folder of a view's parts. Those of `word_type` are sums of a block, not rows of the view."""
     return f"{layout.WORD_SUMS}/{view.name}" if view.aggregates else view.name
 
 
-def folders_of(views: Iterable[View]) -> list[str]:
+def folders_of(views: Iterable[ViewSpec]) -> list[str]:
     """The folders in which a run with these views has parts."""
     return sorted({layout.REJECTS, *(folder for view in views for folder in (view.name, part_folder(view)))})
 
 
-def part_path(view: View, name: str) -> str:
+def part_path(view: ViewSpec, name: str) -> str:
     """`<view>/<name>.<format>`, with `.gz` if it is compressed, relative to the output folder.
 
-    >>> view = View(name="t", level="token", layers=(1,), hidden_size=4, format="tfrecord")
+    >>> view = ViewSpec(name="t", level="token", layers=(1,), hidden_size=4, format="tfrecord")
     >>> part_path(view, "a-0986df41cbcb9eb9-000000000000")
     't/a-0986df41cbcb9eb9-000000000000.tfrecord.gz'
     """
@@ -51,25 +51,25 @@ def part_path(view: View, name: str) -> str:
     return f"{part_folder(view)}/{name}{_suffix(view, 'parquet' if view.aggregates else view.format)}"
 
 
-def table_path(view: View, number: int, of: int) -> str:
+def table_path(view: ViewSpec, number: int, of: int) -> str:
     """A part of the table of a `word_type` view, numbered if it is not the only one.
 
-    >>> view = View(name="t", level="word_type", layers=(1,), hidden_size=4)
+    >>> view = ViewSpec(name="t", level="word_type", layers=(1,), hidden_size=4)
     >>> table_path(view, 0, 1), table_path(view, 7, 12)
     ('t/word_types.parquet', 't/word_types-00007.parquet')
     """
     return f"{view.name}/{layout.WORD_TYPES}{'' if of == 1 else f'-{number:05d}'}{_suffix(view, view.format)}"
 
 
-def _suffix(view: View, name: str) -> str:
-    format_ = FORMATS[name]
+def _suffix(view: ViewSpec, name: str) -> str:
+    format_ = PART_FORMATS[name]
     return f"{format_.suffix}{'.gz' if view.compress and format_.gzips else ''}"
 
 
 def format_of(path: str) -> PartFormat:
     """The format of a part, by the suffix of its name."""
     suffix = f".{path.removesuffix('.gz').rsplit('.', 1)[-1]}"
-    (format_,) = (format_ for format_ in FORMATS.values() if format_.suffix == suffix)
+    (format_,) = (format_ for format_ in PART_FORMATS.values() if format_.suffix == suffix)
     return format_
 
 

@@ -21,7 +21,7 @@ from layerbeam.transforms import storage
 from layerbeam.transforms.parts.part_format import Output, PartFormat, tables_of
 from layerbeam.transforms.views.columns import text_splits
 from layerbeam.transforms.views.number_types import as_matrix, scale_of, splits_of, vector_names
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 _DECIMALS = 6
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
@@ -35,7 +35,7 @@ class JsonLinesFormat(PartFormat):
     suffix = ".jsonl"
     rounding = 1e-6
 
-    def write(self, view: View, columns: pa.Schema, tables: Iterable[pa.Table], file: Any, output: Output) -> None:
+    def write(self, view: ViewSpec, columns: pa.Schema, tables: Iterable[pa.Table], file: Any, output: Output) -> None:
         for table in tables:
             if view.is_extract_features:
                 file.writelines(json.dumps(line).encode("ascii") + b"\n" for line in _texts(view, table))
@@ -49,7 +49,7 @@ class JsonLinesFormat(PartFormat):
         return finite(column)
 
 
-def _texts(view: View, table: pa.Table) -> Iterator[dict[str, Any]]:
+def _texts(view: ViewSpec, table: pa.Table) -> Iterator[dict[str, Any]]:
     """`linex_index` is the text's line in its file; the rest as extract_features.py has it, and the scales of codes."""
     lines = table["line"].to_numpy()
     for start, stop in itertools.pairwise(text_splits(table).tolist()):
@@ -73,7 +73,7 @@ def _layer(rows: pa.Table, name: str) -> list[dict[str, Any]]:
     return [{"values": of_row, "scale": s} for of_row, s in zip(values, rows[scale].to_pylist(), strict=True)]
 
 
-def _rows(view: View, table: pa.Table) -> Iterator[dict[str, Any]]:
+def _rows(view: ViewSpec, table: pa.Table) -> Iterator[dict[str, Any]]:
     vectors = vector_names(table.schema)
     num_values = sum(as_matrix(chunk).size for name in vectors for chunk in table[name].chunks)
     at_once = max(_VALUES * table.num_rows // max(num_values, 1), 1)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from layerbeam.transforms import storage
 from layerbeam.transforms.parts.part_format import Output, PartFormat
 from layerbeam.transforms.views.number_types import as_matrix, code_names, element_type, vector_names
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 # Vectors hardly compress: level 1 is as small as the higher ones, and several times as fast.
 _ZSTD_LEVEL = 1
@@ -30,7 +30,7 @@ class ParquetFormat(PartFormat):
         file: BinaryIO = storage.open_arrow(path)
         return file
 
-    def write(self, view: View, columns: pa.Schema, tables: Iterable[pa.Table], file: Any, output: Output) -> None:
+    def write(self, view: ViewSpec, columns: pa.Schema, tables: Iterable[pa.Table], file: Any, output: Output) -> None:
         metadata = {b"layerbeam.view": view.name.encode(), **(columns.metadata or {})}
         vectors = vector_names(columns)
         types = {name: element_type(columns.field(name).type) for name in vectors}

@@ -15,7 +15,7 @@ import pyarrow as pa
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow.blocks import row_splits_of
 from layerbeam.transforms.views.number_types import element_type, in_lists, vector_names
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 _TEXTS_AT_ONCE = 64
 
@@ -53,7 +53,7 @@ class PartFormat(abc.ABC):
         return storage.open_binary(path)
 
     @abc.abstractmethod
-    def write(self, view: View, columns: pa.Schema, tables: Iterable[pa.Table], file: Any, output: Output) -> None:
+    def write(self, view: ViewSpec, columns: pa.Schema, tables: Iterable[pa.Table], file: Any, output: Output) -> None:
         """Write tables with these columns to a binary stream; equal rows give equal bytes."""
 
     @abc.abstractmethod

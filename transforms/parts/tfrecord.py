@@ -21,7 +21,7 @@ from layerbeam.transforms import storage
 from layerbeam.transforms.parts.part_format import Output, PartFormat, tables_of
 from layerbeam.transforms.views.columns import text_splits
 from layerbeam.transforms.views.number_types import as_arrays, as_matrix, code_names
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 # Columns with one value per text, as the kept fields; all others have one per row of the text.
 _ONCE = ("file", "line", "sentence", "text")
@@ -56,7 +56,7 @@ class TFRecordFormat(PartFormat):
 
     suffix = ".tfrecord"
 
-    def write(self, view: View, columns: pa.Schema, tables: Iterable[pa.Table], file: Any, output: Output) -> None:
+    def write(self, view: ViewSpec, columns: pa.Schema, tables: Iterable[pa.Table], file: Any, output: Output) -> None:
         """TensorFlow writes the checksummed records into a local file, as it can write to nothing else."""
         from tensorflow.io import TFRecordWriter
 
@@ -79,7 +79,7 @@ class TFRecordFormat(PartFormat):
         return column.cast(pa.float32(), safe=False).cast(pa.float64()) if pa.types.is_float64(column.type) else column
 
 
-def examples(view: View, table: pa.Table) -> Iterator[bytes]:
+def examples(view: ViewSpec, table: pa.Table) -> Iterator[bytes]:
     """The Example of each text of a table of the view's rows, in order; a text without rows has none.
 
     Features are named as the columns. A column that is constant in a text gives one value, the others one per row;

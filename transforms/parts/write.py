@@ -23,14 +23,14 @@ from layerbeam.transforms.flow.layout import EMPTY, REJECTS, part_name, rejects_
 from layerbeam.transforms.parts import format_of, parse_rejects, part_folder, part_path, table_path
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.views.columns import schema
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 _GZIP_LEVEL = 1
 # What `copy_files` raises if it cannot copy.
 NOT_COPIED = (OSError, ValueError, pa.ArrowException)
 
 
-def write_part(output: Output, view: View, name: str, *tables: pa.Table) -> Part:
+def write_part(output: Output, view: ViewSpec, name: str, *tables: pa.Table) -> Part:
     """Write the view's rows of the block of that name as `<view>/<name>-<hash>.<format>`.
 
     Equal tables give equal bytes. In Parquet each is a row group, or several.
@@ -38,17 +38,17 @@ def write_part(output: Output, view: View, name: str, *tables: pa.Table) -> Part
     return _write(output, view, lambda sha256: part_path(view, part_name(name, sha256)), tables)
 
 
-def write_word_types(output: Output, view: View, number: int, of: int, table: pa.Table) -> Part:
+def write_word_types(output: Output, view: ViewSpec, number: int, of: int, table: pa.Table) -> Part:
     """Write part `number` of the table of a `word_type` view, which has `of` parts."""
     return _write(output, view, lambda _: table_path(view, number, of), [table])
 
 
-def write_empty_part(output: Output, view: View) -> Part:
+def write_empty_part(output: Output, view: ViewSpec) -> Part:
     """A part without rows, so that readers know the columns of a view that has none."""
     return _write(output, view, lambda _: part_path(view, EMPTY), [schema(view).empty_table()])
 
 
-def _write(output: Output, view: View, path_of: Callable[[str], str], tables: Sequence[pa.Table]) -> Part:
+def _write(output: Output, view: ViewSpec, path_of: Callable[[str], str], tables: Sequence[pa.Table]) -> Part:
     """Write a file whose path `path_of` gives from the SHA-256 of its bytes; the suffix is always the same."""
     any_path = path_of("")
     with contextlib.ExitStack() as stack:
@@ -120,7 +120,7 @@ def _with_fields(rows: pa.Table, texts: TextBlock) -> pa.Table:
     return rows
 
 
-def copy_files(output: Output, views: Sequence[View], commit: Commit, moves: Sequence[Move]) -> Commit:
+def copy_files(output: Output, views: Sequence[ViewSpec], commit: Commit, moves: Sequence[Move]) -> Commit:
     """The commit of files whose rows are copied from the parts of another commit; nothing is encoded.
 
     NOT_COPIED if a part cannot be read, or is not what was written, or unless `can_copy`.
@@ -164,7 +164,7 @@ def _read(output: Output, part: Part) -> bytes:
     return data
 
 
-def _write_bytes(output: Output, view: View, name: str, data: bytes, part: Part) -> Part:
+def _write_bytes(output: Output, view: ViewSpec, name: str, data: bytes, part: Part) -> Part:
     """The bytes of a part under the name of another block."""
 
     def path_of(sha256: str) -> str:

@@ -17,7 +17,7 @@ from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.read.committed import CommittedBlocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 
 @dataclasses.dataclass
@@ -48,7 +48,7 @@ class ReadBlocks(beam.PTransform):
     limits: BlockLimits = dataclasses.field(default_factory=BlockLimits)
     record_format: RecordFormat = dataclasses.field(default_factory=RecordFormat)
     output: Output | None = None
-    views: tuple[View, ...] = ()
+    views: tuple[ViewSpec, ...] = ()
 
     BLOCKS = "blocks"
     SKIPPED = SKIPPED

@@ -18,8 +18,8 @@ from layerbeam.transforms import storage
 from layerbeam.transforms.flow import metrics
 from layerbeam.transforms.flow.blocks import Slice, TextBlock, counts_of_file, row_splits_of
 from layerbeam.transforms.flow.commits import Commit, FileRange, InputFile, hash_paths
-from layerbeam.transforms.flow.known import Known
-from layerbeam.transforms.input import FORMATS
+from layerbeam.transforms.flow.content_index import IndexedFile
+from layerbeam.transforms.input import INPUT_FORMATS
 from layerbeam.transforms.input.path_fields import add_path_fields
 from layerbeam.transforms.input.records import UnreadableFileError, filled_share, is_blank, no_records
 from layerbeam.transforms.parts.write import NOT_COPIED, Move
@@ -106,7 +106,7 @@ def _read_pack(
                 copies.setdefault(source.offset, (source.commit, []))[1].append(move)
                 continue
             waiting.append((own, content))
-            records = 1 if FORMATS[record_format.format].is_one_record(record_format) else own.num_lines
+            records = 1 if INPUT_FORMATS[record_format.format].is_one_record(record_format) else own.num_lines
             filled += filled_share(own.num_bytes, records, limits)
             if filled >= _OVERFULL:
                 yield _read_block(waiting, slice_, record_format, committed, together)
@@ -129,7 +129,7 @@ def _read_pack(
 
 def _find_rows(
     own: FileRange, content: Any, known: str, record_format: RecordFormat, committed: CommittedBlocks | None
-) -> tuple[Known, Move] | None:
+) -> tuple[IndexedFile, Move] | None:
     """The commit that has the rows of the same bytes of a small file, or of the same texts, and how they move."""
     if committed is None or not known:
         return None
@@ -178,7 +178,7 @@ def cut_blocks(
     held: tuple[FileRange, Any] | None = None
     problem = None
     try:
-        for item in FORMATS[record_format.format].cut(slice_, limits, record_format):
+        for item in INPUT_FORMATS[record_format.format].cut(slice_, limits, record_format):
             if held is not None:
                 yield held
             held = item
@@ -206,7 +206,7 @@ def read_block(files: Sequence[FileRange], record_format: RecordFormat = LINES) 
         now = storage.stat_file(own.file.path)
         if now.problem:
             raise UnreadableFileError(now.problem)
-        content = FORMATS[record_format.format].read(own, record_format) if own.num_lines else None
+        content = INPUT_FORMATS[record_format.format].read(own, record_format) if own.num_lines else None
         texts.append(decode_block(own, content, record_format))
     return _join(texts)
 
@@ -214,7 +214,7 @@ def read_block(files: Sequence[FileRange], record_format: RecordFormat = LINES) 
 def decode_block(block: FileRange, content: Any, record_format: RecordFormat) -> TextBlock:
     """The block's records: blank ones dropped or kept, each counted once, pairs split."""
     if block.num_lines:
-        result = FORMATS[record_format.format].decode(block, content, record_format)
+        result = INPUT_FORMATS[record_format.format].decode(block, content, record_format)
     else:
         result = no_records(block, record_format)
     keep_blank = record_format.blank == "keep"

@@ -10,20 +10,20 @@ from layerbeam.transforms.flow import counters, metrics
 from layerbeam.transforms.flow.block_commit import find_commit, put_commit
 from layerbeam.transforms.flow.blocks import TextBlock
 from layerbeam.transforms.flow.commits import Commit, FileRange, InputFile
-from layerbeam.transforms.flow.known import Known, KnownBlocks
+from layerbeam.transforms.flow.content_index import ContentIndex, IndexedFile
 from layerbeam.transforms.input.path_fields import path_values
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.parts.write import NOT_COPIED, Move, can_copy, copy_files
 from layerbeam.transforms.settings import LINES, RecordFormat
-from layerbeam.transforms.views.view import View, has_sums_by_field
+from layerbeam.transforms.views.view import ViewSpec, has_sums_by_field
 
 
 class CommittedBlocks:
     """The commits of this run, and those of earlier runs in the files to which slices refer as `known`."""
 
-    def __init__(self, output: Output, views: Sequence[View], record_format: RecordFormat = LINES) -> None:
+    def __init__(self, output: Output, views: Sequence[ViewSpec], record_format: RecordFormat = LINES) -> None:
         self._output, self._views, self._record_format = output, views, record_format
-        self._known = KnownBlocks("")
+        self._known = ContentIndex("")
 
     def find(self, known: str, files: Sequence[FileRange]) -> Commit | None:
         """The commit of a block with the same bytes, if there is one; it counts for the files as they are now.
@@ -49,11 +49,11 @@ class CommittedBlocks:
         """Whether it has all views of the run."""
         return commit.fingerprint == self._output.fingerprint
 
-    def source_of(self, known: str, own: FileRange) -> Known | None:
+    def source_of(self, known: str, own: FileRange) -> IndexedFile | None:
         """The commit that has the rows of a whole small file, wherever it was, and can give them alone."""
         return next(self._sources(self._find(known, own), own), None)
 
-    def sources_of_texts(self, known: str, texts: TextBlock) -> Iterator[Known]:
+    def sources_of_texts(self, known: str, texts: TextBlock) -> Iterator[IndexedFile]:
         """The commits that have the rows of the same texts, whose other fields may be others."""
         (own,) = texts.files
         is_possible = known and not has_sums_by_field(self._views)
@@ -81,7 +81,7 @@ class CommittedBlocks:
         counters.count(metrics.COPIED_TOKENS, copied.counts.get(metrics.TOKENS, 0))
         return dataclasses.replace(copied, attempt=commit.attempt)
 
-    def _copy_moved(self, found: Iterable[Known], files: Sequence[FileRange]) -> Commit | None:
+    def _copy_moved(self, found: Iterable[IndexedFile], files: Sequence[FileRange]) -> Commit | None:
         if len(files) > 1:
             return None
         for _, commit, own in self._sources(found, files[0]):
@@ -89,7 +89,7 @@ class CommittedBlocks:
                 return self.copy(commit, [Move(own, files[0])])
         return None
 
-    def _sources(self, found: Iterable[Known], own: FileRange) -> Iterator[Known]:
+    def _sources(self, found: Iterable[IndexedFile], own: FileRange) -> Iterator[IndexedFile]:
         """Those of which the rows can be copied. The first record of a file may begin with a mark, or be a header."""
         values = path_values(self._record_format, self._views, own.file.path)
         for one in found:
@@ -104,10 +104,10 @@ class CommittedBlocks:
             put_commit(self._output, dataclasses.replace(now, attempt=self._output.attempt))
         return now
 
-    def _find(self, known: str, own: FileRange) -> Iterator[Known]:
+    def _find(self, known: str, own: FileRange) -> Iterator[IndexedFile]:
         return self._open(known).find(own) if known else iter(())
 
-    def _open(self, known: str) -> KnownBlocks:
+    def _open(self, known: str) -> ContentIndex:
         if self._known.path != known:
-            self._known = KnownBlocks(known)
+            self._known = ContentIndex(known)
         return self._known

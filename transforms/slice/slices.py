@@ -12,7 +12,7 @@ import numpy.typing as npt
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow.blocks import Slice
 from layerbeam.transforms.flow.commits import InputFile
-from layerbeam.transforms.input import FORMATS
+from layerbeam.transforms.input import INPUT_FORMATS
 from layerbeam.transforms.input.cuts import BlockReader, Candidates, RankedRecords, cut, find_candidates
 from layerbeam.transforms.input.records import filled_share
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
@@ -76,7 +76,7 @@ def join_small_files(
             yield work
             continue
         share = _expected_blocks(work.file, work.file.size, limits.of_packs, record_format)
-        is_whole = FORMATS[record_format.format].joins_files and work.max_records is None and work.file.size
+        is_whole = INPUT_FORMATS[record_format.format].joins_files and work.max_records is None and work.file.size
         if not (limits.joins_files and is_whole and share <= _SMALL):
             yield work
             continue
@@ -91,7 +91,7 @@ def join_small_files(
 def _expected_blocks(file: InputFile, stored_bytes: int, limits: BlockLimits, record_format: RecordFormat) -> float:
     """The blocks in so many bytes of a file, before anything is read."""
     size = stored_bytes * (_COMPRESSION if storage.is_compressed(file.path) else 1)
-    is_one_record = FORMATS[record_format.format].is_one_record(record_format)
+    is_one_record = INPUT_FORMATS[record_format.format].is_one_record(record_format)
     return filled_share(size, 1 if is_one_record else 1 + size // _RECORD_BYTES, limits)
 
 
@@ -131,7 +131,7 @@ def byte_ranges(file: InputFile, slice_bytes: int, record_format: RecordFormat =
     """
     if storage.is_compressed(file.path):
         return [(0, None)]
-    return FORMATS[record_format.format].ranges(file, slice_bytes, record_format)
+    return INPUT_FORMATS[record_format.format].ranges(file, slice_bytes, record_format)
 
 
 def cut_file(
@@ -151,7 +151,7 @@ def cut_file(
 def count_records(file: InputFile, record_format: RecordFormat, at_most: int) -> int:
     """The records of a file, or `at_most` if it has more; 0 if it cannot be read."""
     try:
-        return FORMATS[record_format.format].count(file, record_format, at_most)
+        return INPUT_FORMATS[record_format.format].count(file, record_format, at_most)
     except OSError:
         return 0
 
@@ -167,7 +167,7 @@ def scan_range(
     """
     if work.others or work.copied_from is not None:  # all of them are read in one place, from their first lines
         return RangeScan(work, start, ((start, end, 0),))
-    format_ = FORMATS[record_format.format]
+    format_ = INPUT_FORMATS[record_format.format]
     max_records = None if format_.pieces_are_blocks and end is not None else work.max_records
     try:
         slice_ = Slice(work.file, start, end, 0, max_records=work.max_records)
@@ -222,7 +222,7 @@ def _cut(
 
     def open_records(first_byte: int, end_byte: int, line: int) -> Iterator[RankedRecords]:
         slice_ = Slice(file, first_byte, end_byte, line)
-        return FORMATS[record_format.format].ranked(slice_, limits, record_format)
+        return INPUT_FORMATS[record_format.format].ranked(slice_, limits, record_format)
 
     return list(cut(candidates, BlockReader(open_records, limits)))
 
@@ -235,7 +235,7 @@ def share_slice(
     >>> len(share_slice(Slice(InputFile("a.txt.gz", 10 << 20, 0.0), 0, None, 0), BlockLimits()))
     23
     """
-    readers, format_ = 1, FORMATS[record_format.format]
+    readers, format_ = 1, INPUT_FORMATS[record_format.format]
     if slice_.end is None:
         has_blocks = not format_.is_one_record(record_format)
     else:  # one that is a block may be long nevertheless, of one record

@@ -16,7 +16,7 @@ from layerbeam.transforms.flow.stage import StageFn
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
 from layerbeam.transforms.settings import SequenceSettings
 from layerbeam.transforms.tokenize.tokenizer import Tokenizer
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 
 @dataclasses.dataclass
@@ -35,7 +35,7 @@ class TokenizeBlocks(beam.PTransform):
     Example:
         >>> from layerbeam.transforms.encoders import open_encoder
         >>> encoder = open_encoder("minilm")
-        >>> view = View(name="words", level="word", layers=(6,), hidden_size=encoder.hidden_size)
+        >>> view = ViewSpec(name="words", level="word", layers=(6,), hidden_size=encoder.hidden_size)
         >>> texts = beam.Pipeline() | beam.Create([TextBlock.of(["A river bank.", "A bank holiday."])])
         >>> tokens = texts | TokenizeBlocks(encoder, views=(view,))
         >>> tokens.element_type is TokenBlock
@@ -44,7 +44,7 @@ class TokenizeBlocks(beam.PTransform):
 
     encoder: EncoderSource
     _: dataclasses.KW_ONLY
-    views: tuple[View, ...]
+    views: tuple[ViewSpec, ...]
     settings: SequenceSettings = dataclasses.field(default_factory=SequenceSettings)
     hardware: Hardware = dataclasses.field(default_factory=Hardware)
 

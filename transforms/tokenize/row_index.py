@@ -34,7 +34,7 @@ from layerbeam.transforms.tokenize.library import WITHOUT_SPACES
 from layerbeam.transforms.tokenize.pieces import TextTokenizer, join_texts
 from layerbeam.transforms.tokenize.wordpiece import normalize_character
 from layerbeam.transforms.views.columns import own_characters
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 # BERT's white space.
 _SPACES = np.array([c for c in range(0x3001) if normalize_character(chr(c), False) == " "], np.uint32)
@@ -65,7 +65,7 @@ class _WordIndex:
 class KeepWords:
     """The forms that a view keeps, as the encoder normalizes them."""
 
-    def __init__(self, view: View, tokenizer: TextTokenizer) -> None:
+    def __init__(self, view: ViewSpec, tokenizer: TextTokenizer) -> None:
         self._given = view.keep_words or ()
         self._match_case = view.match_case
         words = tokenizer.tokenize(pa.array(map(nfc, self._given), pa.string())).words()
@@ -126,7 +126,7 @@ class KeepWords:
                     found[self._place[form]].append(np.array([word]))
 
 
-def rows_of(view: View, tokens: TokenBlock, keep: KeepWords | None = None) -> Rows:
+def rows_of(view: ViewSpec, tokens: TokenBlock, keep: KeepWords | None = None) -> Rows:
     """The rows of a view in a block."""
     if view.has_word_rows:
         words, is_kept, counts = _kept_words(view, tokens, keep)
@@ -149,7 +149,7 @@ def rows_of(view: View, tokens: TokenBlock, keep: KeepWords | None = None) -> Ro
 
 
 def _kept_words(
-    view: View, tokens: TokenBlock, keep: KeepWords | None
+    view: ViewSpec, tokens: TokenBlock, keep: KeepWords | None
 ) -> tuple[_WordIndex, BoolArray, dict[str, Int64Array]]:
     """(all words; which of them the view keeps; the counts of lost and empty words, or of each kept form)."""
     words = _find_words(view, tokens)
@@ -185,7 +185,7 @@ def _kept_words(
     return words, is_kept, {name: of_files for name, of_files in counts.items() if of_files.any()}
 
 
-def _find_words(view: View, tokens: TokenBlock) -> _WordIndex:
+def _find_words(view: ViewSpec, tokens: TokenBlock) -> _WordIndex:
     real = np.flatnonzero(tokens.word_char >= 0)
     text = row_of_each(tokens.row_splits)[real]
     find = _whitespace_words if view.words == "whitespace" else _basic_words

@@ -18,7 +18,7 @@ from layerbeam.transforms.tokenize.row_index import KeepWords, rows_of
 from layerbeam.transforms.tokenize.sentences import split_sentences
 from layerbeam.transforms.tokenize.sequences import tokenize_block
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 
 def load_text_tokenizer(encoder: EncoderSource) -> TextTokenizer:
@@ -44,7 +44,7 @@ class Tokenizer:
     Not thread-safe. To build one takes 0.1 s and may run a TensorFlow operation: see `WordPiece`.
     """
 
-    def __init__(self, encoder: EncoderSource, views: Sequence[View], settings: SequenceSettings) -> None:
+    def __init__(self, encoder: EncoderSource, views: Sequence[ViewSpec], settings: SequenceSettings) -> None:
         self.text_tokenizer = load_text_tokenizer(encoder)
         self._views = views
         self._settings = settings

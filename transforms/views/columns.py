@@ -23,7 +23,7 @@ from layerbeam.transforms.flow.blocks import (
 )
 from layerbeam.transforms.flow.commits import printable
 from layerbeam.transforms.views.number_types import NUMBER_TYPES, in_lists, list_type
-from layerbeam.transforms.views.view import COLUMNS, Combine, View
+from layerbeam.transforms.views.view import COLUMNS, Combine, ViewSpec
 
 # Poolings that are a sum, weighted or not, divided by a function of the number of tokens. The last two are
 # sentence-transformers' mean_sqrt_len_tokens and weightedmean (its modules/pooling.py).
@@ -35,7 +35,7 @@ SUMS: Mapping[str, Callable[[Int64Array], npt.NDArray[Any]]] = {
 }
 
 
-def schema(view: View) -> pa.Schema:
+def schema(view: ViewSpec) -> pa.Schema:
     """The view's columns. Only columns copied from the input are nullable: readers fail on null vectors."""
     with_text = {"text"} if view.include_text else set()
     own = [c for c in COLUMNS if view.level in c.levels.split() or c.name in with_text]
@@ -50,13 +50,13 @@ def schema(view: View) -> pa.Schema:
     return pa.schema([*columns[:after], *copied, *columns[after:], *stored])
 
 
-def row_bytes(view: View) -> int:
+def row_bytes(view: ViewSpec) -> int:
     """Bytes of the vectors of one row, or of one token of a view with lists, before compression."""
     return len(view.vector_columns) * NUMBER_TYPES[view.dtype].row_bytes(view.width)
 
 
 def batch_vectors(
-    view: View,
+    view: ViewSpec,
     layers: Mapping[int, Layer],
     pooled_output: Float32Array | None,
     positions: Int64Array,
@@ -110,7 +110,7 @@ def records_of(block: TextBlock) -> Int64Array:
     return np.append(begins, len(block.line)).astype(np.int64)
 
 
-def finish_vectors(view: View, tokens: TokenBlock, vectors: Float32Array) -> npt.NDArray[Any]:
+def finish_vectors(view: ViewSpec, tokens: TokenBlock, vectors: Float32Array) -> npt.NDArray[Any]:
     """A block's vector column: records averaged over their texts, unit length, in what the number type stores."""
     if view.level == "record":
         splits = records_of(tokens.text)
@@ -121,19 +121,19 @@ def finish_vectors(view: View, tokens: TokenBlock, vectors: Float32Array) -> npt
     return vectors if view.aggregates else NUMBER_TYPES[view.dtype].round(vectors)
 
 
-def texts_of_rows(view: View, tokens: TokenBlock) -> Int64Array:
+def texts_of_rows(view: ViewSpec, tokens: TokenBlock) -> Int64Array:
     """The text of each row of the view's table; of a record, its first one."""
     if view.has_vector_lists:
         return np.arange(len(tokens.num_dropped))
     return records_of(tokens.text)[:-1] if view.level == "record" else tokens.rows[view.name].text
 
 
-def vector_splits(view: View, tokens: TokenBlock) -> Int64Array:
+def vector_splits(view: ViewSpec, tokens: TokenBlock) -> Int64Array:
     """The vectors of each text in a view: text t has `splits[t]:splits[t + 1]`. int64 [T + 1]."""
     return row_splits_of(np.bincount(tokens.rows[view.name].text, minlength=len(tokens.num_dropped)))
 
 
-def row_columns(view: View, tokens: TokenBlock, vocabulary: pa.StringArray) -> dict[str, pa.Array]:
+def row_columns(view: ViewSpec, tokens: TokenBlock, vocabulary: pa.StringArray) -> dict[str, pa.Array]:
     """The other columns of the view's rows of a block, in the order line, sentence, index."""
     rows = tokens.rows[view.name]
     text = texts_of_rows(view, tokens)
@@ -151,7 +151,9 @@ def row_columns(view: View, tokens: TokenBlock, vocabulary: pa.StringArray) -> d
     return {field.name: pa.array(columns[field.name], field.type) for field in schema(view) if field.name in columns}
 
 
-def make_table(view: View, tokens: TokenBlock, vectors: list[npt.NDArray[Any]], vocabulary: pa.StringArray) -> pa.Table:
+def make_table(
+    view: ViewSpec, tokens: TokenBlock, vectors: list[npt.NDArray[Any]], vocabulary: pa.StringArray
+) -> pa.Table:
     """The view's rows of a block, in the order line, sentence, index."""
     columns = row_columns(view, tokens, vocabulary)
     stored: dict[str, pa.Array] = {}
@@ -187,7 +189,7 @@ def splits_by(table: pa.Table, names: Sequence[str]) -> Int64Array:
     return np.concatenate((np.zeros(1, np.int64), begins, np.full(min(table.num_rows, 1), table.num_rows)))
 
 
-def _level_columns(view: View, tokens: TokenBlock, vocabulary: pa.StringArray) -> dict[str, Any]:
+def _level_columns(view: ViewSpec, tokens: TokenBlock, vocabulary: pa.StringArray) -> dict[str, Any]:
     """The columns that only rows of the view's level have."""
     text, rows = tokens.text, tokens.rows[view.name]
     if view.level == "record":

@@ -178,7 +178,7 @@ class DenseModule:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class View(ViewSettings):
+class ViewSpec(ViewSettings):
     """A view's settings and what the encoder and the input add to them.
 
     `layers`: from 0 to L, each once, in the order given; empty for the pooler. `given_layers`: the same as written,
@@ -240,22 +240,22 @@ class View(ViewSettings):
         return min(self.truncate_dim or self.full_width, self.full_width)
 
 
-def has_sums_by_field(views: Iterable[View]) -> bool:
+def has_sums_by_field(views: Iterable[ViewSpec]) -> bool:
     """Whether a view has sums of words for each value of a field: then rows depend on more than texts and places."""
     return any(view.aggregates and view.group_by for view in views)
 
 
-def needed_layers(views: Iterable[View]) -> tuple[int, ...]:
+def needed_layers(views: Iterable[ViewSpec]) -> tuple[int, ...]:
     """The layers that any of the views reads, ascending."""
     return tuple(sorted({layer for view in views for layer in view.layers}))
 
 
-def needed_dense(views: Iterable[View]) -> tuple[DenseModule, ...]:
+def needed_dense(views: Iterable[ViewSpec]) -> tuple[DenseModule, ...]:
     """The dense modules that any of the views has, each once."""
     return tuple(dict.fromkeys(module for view in views for module in view.dense_modules))
 
 
-def needs_pooler(views: Iterable[View]) -> bool:
+def needs_pooler(views: Iterable[ViewSpec]) -> bool:
     """Whether any of the views reads the pooled output."""
     return any(view.uses_pooler for view in views)
 

@@ -17,7 +17,7 @@ from layerbeam.transforms.flow.blocks import VectorBlock
 from layerbeam.transforms.flow.commits import Commit, InputFile
 from layerbeam.transforms.flow.stage import StageFn
 from layerbeam.transforms.parts.part_format import Output
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 from layerbeam.transforms.write.block import write_parts
 
 
@@ -37,7 +37,7 @@ class WriteBlocks(beam.PTransform):
     Example:
         >>> from layerbeam.transforms.encoders import open_encoder
         >>> encoder = open_encoder("minilm")
-        >>> view = View(name="texts", level="text", layers=(6,), hidden_size=encoder.hidden_size)
+        >>> view = ViewSpec(name="texts", level="text", layers=(6,), hidden_size=encoder.hidden_size)
         >>> vectors = beam.Pipeline() | beam.Create([]).with_output_types(VectorBlock)
         >>> commits = vectors | WriteBlocks(Output("out", fingerprint="first"), encoder, views=(view,))
     """
@@ -45,7 +45,7 @@ class WriteBlocks(beam.PTransform):
     output: Output
     encoder: EncoderSource
     _: dataclasses.KW_ONLY
-    views: tuple[View, ...]
+    views: tuple[ViewSpec, ...]
 
     def expand(self, blocks: Any) -> Any:
         return blocks | beam.ParDo(StageFn(self.start)).with_input_types(VectorBlock)

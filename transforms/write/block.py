@@ -19,7 +19,7 @@ from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.parts.write import write_part, write_rejects
 from layerbeam.transforms.views.columns import make_table, texts_of_rows
 from layerbeam.transforms.views.number_types import is_coarse
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 from layerbeam.transforms.write.word_types import row_groups, sum_words
 
 # Names of the unknown token; a vocabulary with both (MPNet) uses the first.
@@ -49,7 +49,7 @@ def counts_of_files(tokens: TokenBlock, vocabulary: pa.StringArray) -> dict[str,
     return counts
 
 
-def _count_coarse(view: View, block: VectorBlock) -> dict[str, Int64Array]:
+def _count_coarse(view: ViewSpec, block: VectorBlock) -> dict[str, Int64Array]:
     """1, in the block's first file, for the view if its vectors suffice, and for each column too fine for int8."""
     first = np.eye(1, len(block.tokens.text.files), dtype=np.int64)[0]
     counts: dict[str, Int64Array] = {}
@@ -60,14 +60,14 @@ def _count_coarse(view: View, block: VectorBlock) -> dict[str, Int64Array]:
     return counts
 
 
-def _table_of(view: View, block: VectorBlock, vocabulary: pa.StringArray) -> pa.Table:
+def _table_of(view: ViewSpec, block: VectorBlock, vocabulary: pa.StringArray) -> pa.Table:
     if view.aggregates:
         return sum_words(view, block.tokens, block.vectors[view.name])
     return make_table(view, block.tokens, block.vectors[view.name], vocabulary)
 
 
 def write_parts(
-    output: Output, views: Sequence[View], vocabulary: pa.StringArray, block: VectorBlock
+    output: Output, views: Sequence[ViewSpec], vocabulary: pa.StringArray, block: VectorBlock
 ) -> Iterator[Commit | InputFile]:
     """Write the parts and the rejects of one block. Yields what to commit: `put_commit` makes the block done.
 
@@ -88,7 +88,7 @@ def write_parts(
 
 
 def _write_files(
-    output: Output, views: Sequence[View], vocabulary: pa.StringArray, block: VectorBlock, changed: Collection[int]
+    output: Output, views: Sequence[ViewSpec], vocabulary: pa.StringArray, block: VectorBlock, changed: Collection[int]
 ) -> Commit:
     """The commit of a block's files but those that have changed, after its parts are written."""
     text = block.tokens.text

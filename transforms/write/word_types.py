@@ -27,7 +27,7 @@ from layerbeam.transforms import storage
 from layerbeam.transforms.flow.blocks import FIELD_TYPES, Float32Array, Int64Array, TokenBlock
 from layerbeam.transforms.views.columns import schema
 from layerbeam.transforms.views.number_types import NUMBER_TYPES, as_matrix, vector_array, vector_type
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 _SUM, _SQUARES = "_sum", "_squares"
 # A range of keys and their sums: a worker holds them in memory. The vectors of its part of the table, in float32, have
@@ -55,7 +55,7 @@ Sample = list[tuple[int, Key]]
 KeyRange = tuple[Key, Key | None]
 
 
-def sums_schema(view: View) -> pa.Schema:
+def sums_schema(view: ViewSpec) -> pa.Schema:
     """The columns of a block's part."""
     types = dict(view.key_fields)
     keys = [pa.field(name, FIELD_TYPES[types[name]]) for name in view.group_by]
@@ -65,7 +65,7 @@ def sums_schema(view: View) -> pa.Schema:
     return pa.schema([*keys, *columns, *vectors])
 
 
-def sum_words(view: View, tokens: TokenBlock, vectors: Sequence[Float32Array]) -> pa.Table:
+def sum_words(view: ViewSpec, tokens: TokenBlock, vectors: Sequence[Float32Array]) -> pa.Table:
     """The sums over a block's words, one row per form (and kept fields), in the order of their keys."""
     rows = tokens.rows[view.name]
     words = rows.words
@@ -87,7 +87,7 @@ def sum_words(view: View, tokens: TokenBlock, vectors: Sequence[Float32Array]) -
     return pa.Table.from_pydict(columns, sums_schema(view))
 
 
-def row_groups(view: View, sums: pa.Table) -> list[pa.Table]:
+def row_groups(view: ViewSpec, sums: pa.Table) -> list[pa.Table]:
     """The row groups of a block's part; their metadata has the first key of each."""
     rows = max(ROW_GROUP_BYTES // _row_bytes(view), MIN_GROUP_ROWS)
     begins = range(0, sums.num_rows, rows)
@@ -96,7 +96,7 @@ def row_groups(view: View, sums: pa.Table) -> list[pa.Table]:
     return [sums.slice(begin, rows) for begin in begins]
 
 
-def sample_keys(view: View, paths: Iterable[str]) -> Sample:
+def sample_keys(view: ViewSpec, paths: Iterable[str]) -> Sample:
     """A sample of the distinct keys in these parts."""
     found: set[tuple[int, Key]] = set()
     for path in paths:
@@ -111,7 +111,7 @@ def merge_samples(samples: Iterable[Iterable[tuple[int, Key]]]) -> Sample:
     return heapq.nsmallest(SAMPLED_KEYS, set(itertools.chain.from_iterable(samples)))
 
 
-def key_ranges(view: View, sample: Sample) -> list[KeyRange]:
+def key_ranges(view: ViewSpec, sample: Sample) -> list[KeyRange]:
     """Ranges of keys whose sums fit in memory, at least one; together they hold every key."""
     distinct = len(sample)
     if distinct == SAMPLED_KEYS:  # hashes are evenly spread: so many keys have hashes up to the largest
@@ -122,7 +122,7 @@ def key_ranges(view: View, sample: Sample) -> list[KeyRange]:
     return list(zip(begins, [*begins[1:], None], strict=True))
 
 
-def make_word_types(view: View, paths: Iterable[str], range_: KeyRange) -> pa.Table:
+def make_word_types(view: ViewSpec, paths: Iterable[str], range_: KeyRange) -> pa.Table:
     """The rows of the table with keys in this range, from the parts of all blocks, in their order."""
     number: dict[Key, int] = {}
     # Memory that is not written is not used.
@@ -142,7 +142,7 @@ def make_word_types(view: View, paths: Iterable[str], range_: KeyRange) -> pa.Ta
 
 
 def _finish(
-    view: View, keys: list[Key], rows: Int64Array, counts: Int64Array, sums: dict[str, Float64Array]
+    view: ViewSpec, keys: list[Key], rows: Int64Array, counts: Int64Array, sums: dict[str, Float64Array]
 ) -> pa.Table:
     """Means and standard deviations (of the population: over n) of these rows of the sums, in alternate columns."""
     columns = _key_columns(view, keys, counts[rows])
@@ -160,7 +160,7 @@ def _finish(
     return pa.Table.from_pydict(columns, schema(view))
 
 
-def _read_ahead(view: View, paths: Iterable[str], range_: KeyRange) -> Iterator[tuple[list[Key], pa.Table]]:
+def _read_ahead(view: ViewSpec, paths: Iterable[str], range_: KeyRange) -> Iterator[tuple[list[Key], pa.Table]]:
     """What each part has of a range, in their order."""
     pending: collections.deque[concurrent.futures.Future[tuple[list[Key], pa.Table]]] = collections.deque()
     with concurrent.futures.ThreadPoolExecutor(_PARTS_AHEAD) as threads:
@@ -172,7 +172,7 @@ def _read_ahead(view: View, paths: Iterable[str], range_: KeyRange) -> Iterator[
             yield pending.popleft().result()
 
 
-def _read_range(view: View, path: str, range_: KeyRange) -> tuple[list[Key], pa.Table]:
+def _read_range(view: ViewSpec, path: str, range_: KeyRange) -> tuple[list[Key], pa.Table]:
     """(keys, sums) of the rows of a block's part with keys in this range."""
     with storage.open_arrow(path) as file:
         parquet = pq.ParquetFile(file)
@@ -196,24 +196,24 @@ def _bounds(keys: list[Key], range_: KeyRange) -> tuple[int, int]:
     return bisect.bisect_left(keys, first), len(keys) if after is None else bisect.bisect_left(keys, after)
 
 
-def _sum_columns(view: View) -> list[str]:
+def _sum_columns(view: ViewSpec) -> list[str]:
     return [f"{name}{suffix}" for name in view.vector_columns for suffix in (_SUM, _SQUARES)]
 
 
-def _row_bytes(view: View) -> int:
+def _row_bytes(view: ViewSpec) -> int:
     """The size of the sums of one key."""
     return len(_sum_columns(view)) * view.width * 8
 
 
-def _keys_in_range(view: View) -> int:
+def _keys_in_range(view: ViewSpec) -> int:
     return max(RANGE_BYTES // (_row_bytes(view) + _KEY_BYTES), 1)
 
 
-def _key_names(view: View) -> list[str]:
+def _key_names(view: ViewSpec) -> list[str]:
     return [*view.group_by, "word"]
 
 
-def _key_columns(view: View, keys: list[Key], counts: Int64Array) -> dict[str, Any]:
+def _key_columns(view: ViewSpec, keys: list[Key], counts: Int64Array) -> dict[str, Any]:
     """The columns of these keys and of their counts."""
     special = {_NULL: None, _NAN: float("nan")}
     return {
@@ -222,7 +222,7 @@ def _key_columns(view: View, keys: list[Key], counts: Int64Array) -> dict[str, A
     } | {"count": counts}
 
 
-def _table_keys(view: View, table: pa.Table) -> list[Key]:
+def _table_keys(view: ViewSpec, table: pa.Table) -> list[Key]:
     return _keys([table[name].to_pylist() for name in _key_names(view)])
 
 

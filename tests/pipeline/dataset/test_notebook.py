@@ -16,9 +16,9 @@ from written_run import write_run
 
 import layerbeam
 from layerbeam.transforms.views.columns import schema
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
-TEXTS = View(
+TEXTS = ViewSpec(
     name="texts",
     level="text",
     include_text=True,

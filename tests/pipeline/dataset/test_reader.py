@@ -25,7 +25,7 @@ from written_run import write_run
 import layerbeam
 from layerbeam.transforms.parts import parquet
 from layerbeam.transforms.views.columns import schema
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 VIEWS = {
     "pieces": {"level": "token", "layers": [-1, 1], "combine": "sum", "special_tokens": False, "dtype": "float16"},
@@ -159,7 +159,7 @@ def test_other_columns(finished):
     assert room.tolist() == table["line"].to_pylist()
 
 
-TEXTS = View(
+TEXTS = ViewSpec(
     name="texts",
     level="text",
     layers=(3,),
@@ -303,7 +303,7 @@ def test_nulls_in_kept_fields(tmp_path):
 # --- no rows ---
 
 
-@pytest.mark.parametrize("view", [TEXTS, View(name="tokens", level="token", layers=(1, 3), hidden_size=4)])
+@pytest.mark.parametrize("view", [TEXTS, ViewSpec(name="tokens", level="token", layers=(1, 3), hidden_size=4)])
 def test_a_view_without_rows(tmp_path, view):
     read = write_run(tmp_path, view, []).view(view.name)
     table = read.to_arrow()

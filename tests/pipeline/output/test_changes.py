@@ -14,9 +14,9 @@ from output_folder import OutputFolder
 
 import layerbeam
 from layerbeam.transforms.settings import BlockLimits
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
-VIEWS = tuple(View(name=name, level="text", layers=(1,), hidden_size=4) for name in "tu")
+VIEWS = tuple(ViewSpec(name=name, level="text", layers=(1,), hidden_size=4) for name in "tu")
 
 
 class Folder(OutputFolder):
@@ -150,7 +150,7 @@ def test_a_part_that_is_written_again_is_no_change(folder):
 
 
 def test_a_new_view_comes(folder):
-    folder.views, folder.fingerprint = (*VIEWS, View(name="new", level="text", layers=(1,), hidden_size=4)), "g"
+    folder.views, folder.fingerprint = (*VIEWS, ViewSpec(name="new", level="text", layers=(1,), hidden_size=4)), "g"
     folder.night(b=["four", "V"])
     assert folder.changes(2) == {"came": [("b.txt", 1, "V")], "went": [("b.txt", 1)]}
     new = layerbeam.open_run("out").changes("new", since=position(2))
@@ -256,7 +256,7 @@ def test_a_later_attempt_with_other_settings_commits_the_same_blocks(folder):
     """Those of the attempt that ends stay."""
     late = Folder()
     late.attempt = 4
-    folder.views, folder.fingerprint = (*VIEWS, View(name="new", level="text", layers=(1,), hidden_size=4)), "g"
+    folder.views, folder.fingerprint = (*VIEWS, ViewSpec(name="new", level="text", layers=(1,), hidden_size=4)), "g"
     Path("c.txt").write_text("six    \n")
     files = folder.begin()
     list(folder.work(files))

@@ -23,7 +23,7 @@ from layerbeam.transforms.flow.layout import file_name, part_name
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import BlockLimits
 from layerbeam.transforms.slice.slices import FileToRead, byte_ranges, number_slices, scan_range
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 
 def test_files_whose_hashes_begin_alike(workplace):
@@ -67,7 +67,7 @@ def test_commits_of_another_state_of_the_file_do_not_count(workplace):
 @pytest.mark.parametrize("now", [{}, {"size": 101}, {"modified": 1.0}, {"version": "1"}])
 def test_a_file_is_complete_if_size_time_and_version_are_as_recorded(tmp_path, now):
     (tmp_path / "a.txt").write_text("one\ntwo\n")
-    view = View(name="t", level="text", layers=(1,), hidden_size=4)
+    view = ViewSpec(name="t", level="text", layers=(1,), hidden_size=4)
     limits = BlockLimits(4, 1 << 30, 1 << 30, 128)
     output = OutputFolder(str(tmp_path / "out"), [str(tmp_path / "*.txt")], (view,), "f", limits)
     assert output.run()
@@ -161,7 +161,7 @@ def test_file_under_another_spelling_of_its_path_is_the_same_file(workplace):
 def small_blocks(tmp_path, **limits) -> OutputFolder:
     """A block for each line of eight bytes, or as `limits` say."""
     (tmp_path / "in").mkdir()
-    view = View(name="t", level="text", layers=(1,), hidden_size=4)
+    view = ViewSpec(name="t", level="text", layers=(1,), hidden_size=4)
     given = {"text_bytes": 8, "token_rows": 1 << 30, "text_rows": 1 << 30, "max_seq_length": 128} | limits
     return OutputFolder(str(tmp_path / "out"), [str(tmp_path / "in/*")], (view,), "f", BlockLimits(**given))
 

@@ -18,9 +18,9 @@ from layerbeam.transforms import storage
 from layerbeam.transforms.flow import layout, metrics
 from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.settings import BlockLimits
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
-VIEW = View(name="t", level="text", layers=(1,), hidden_size=4)
+VIEW = ViewSpec(name="t", level="text", layers=(1,), hidden_size=4)
 LOST = "what was written of it is missing or short; run again"
 
 

@@ -17,11 +17,11 @@ from output_folder import OutputFolder
 
 import layerbeam
 from layerbeam.transforms.settings import BlockLimits
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 Rows = list[tuple[str, int, str]]
 
-A, B = (View(name=name, level="text", layers=(1,), hidden_size=4) for name in "ab")
+A, B = (ViewSpec(name=name, level="text", layers=(1,), hidden_size=4) for name in "ab")
 WORDS = ("one", "two", "three", "four", "five", "six", "seven")
 NOT_UTF8 = os.fsdecode(b"caf\xe9.txt")
 SMALL = BlockLimits(30, 1 << 30, 1 << 30, 128)  # two or three lines

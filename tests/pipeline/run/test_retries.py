@@ -104,7 +104,7 @@ def test_unsplittable_file_on_remote_runner_is_encoded_once(workplace, encoded, 
 def test_a_pipeline_of_the_transforms_finds_what_another_has_committed(workplace, hf_uncased):
     path = workplace.write("corpus/a.txt", "\n".join(random_lines(60)))
     encoder = layerbeam.open_encoder(hf_uncased)
-    views = (layerbeam.View(name="v", level="text", layers=(1,), hidden_size=encoder.hidden_size),)
+    views = (layerbeam.ViewSpec(name="v", level="text", layers=(1,), hidden_size=encoder.hidden_size),)
     output = layerbeam.Output(str(workplace.folder / "out"), fingerprint="f")
     limits = layerbeam.BlockLimits(700, 1 << 30, 1 << 30, 128)
 

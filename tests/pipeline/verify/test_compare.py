@@ -15,7 +15,7 @@ from layerbeam.pipeline.verify.compare import (
     Tolerance,
     compare_rows,
 )
-from layerbeam.transforms.parts import FORMATS
+from layerbeam.transforms.parts import PART_FORMATS
 
 LINES, TOKENS = [0, 0, 1, 2], ["a", "b", "c", "d"]
 
@@ -52,9 +52,9 @@ def test_equal_rows():
 
 def test_the_precision_of_file_formats():
     column = pa.chunked_array([[0.1, math.inf]])
-    assert FORMATS["parquet"].as_stored(column) is column
-    assert FORMATS["tfrecord"].as_stored(column).to_pylist() == [float(np.float32(0.1)), math.inf]
-    assert FORMATS["jsonl"].as_stored(column).to_pylist() == [0.1, None]
+    assert PART_FORMATS["parquet"].as_stored(column) is column
+    assert PART_FORMATS["tfrecord"].as_stored(column).to_pylist() == [float(np.float32(0.1)), math.inf]
+    assert PART_FORMATS["jsonl"].as_stored(column).to_pylist() == [0.1, None]
 
 
 def test_the_largest_difference_and_its_row():

@@ -28,7 +28,7 @@ from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.parts.write import write_part
 from layerbeam.transforms.reference import forward
 from layerbeam.transforms.views.columns import schema
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 VIEWS = {
     "tokens": {"level": "token", "layers": "all"},
@@ -47,12 +47,12 @@ VIEWS = {
     "parsed": {"level": "word", "layers": [1], "format": "jsonl"},
 }
 IN_OTHER_FORMATS = {
-    "records": View(name="records", level="token", layers=(2, 1), hidden_size=64, format="tfrecord"),
-    "sums": View(
+    "records": ViewSpec(name="records", level="token", layers=(2, 1), hidden_size=64, format="tfrecord"),
+    "sums": ViewSpec(
         name="sums", level="text", layers=(2, 1), hidden_size=64, combine="sum", format="tfrecord", compress=False
     ),
-    "lines": View(name="lines", level="token", layers=(3, 0), hidden_size=64, format="jsonl", given_layers=(-1, 0)),
-    "texts": View(name="texts", level="text", layers=(2,), hidden_size=64, format="jsonl", dtype="float16"),
+    "lines": ViewSpec(name="lines", level="token", layers=(3, 0), hidden_size=64, format="jsonl", given_layers=(-1, 0)),
+    "texts": ViewSpec(name="texts", level="text", layers=(2,), hidden_size=64, format="jsonl", dtype="float16"),
 }
 TOKENS = {"tokens": VIEWS["tokens"]}
 ALL = ("--sample", "1000")

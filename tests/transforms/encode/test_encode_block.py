@@ -14,7 +14,7 @@ from layerbeam.transforms.flow import coders
 from layerbeam.transforms.flow.blocks import TextBlock, TokenBlock, VectorBlock
 from layerbeam.transforms.settings import EncodeSettings
 from layerbeam.transforms.tokenize.row_index import rows_of
-from layerbeam.transforms.views.view import DenseModule, View
+from layerbeam.transforms.views.view import DenseModule, ViewSpec
 
 TEXTS = [[7, 8, 9], [5], [7, 8, 9], [1, 2, 3, 4], [6, 6]]
 
@@ -51,7 +51,7 @@ def test_dense_modules_come_after_pooling_and_hide_no_infinite_value(tokens):
         ones: lambda values: np.where(values[:, :2] > 16, np.float32(1), values[:, :2]),
     }
     names = {"dense": ["double", "ones"], "dense_modules": (double, ones), "truncate_dim": 1}
-    view = View(name="means", level="text", layers=(0,), hidden_size=2, **names)
+    view = ViewSpec(name="means", level="text", layers=(0,), hidden_size=2, **names)
     tokens = dataclasses.replace(tokens, rows={"means": rows_of(view, tokens)})
     settings = EncodeSettings(1000, max_seq_length=128)
     vectors = encode_block(tokens, Forward(encoder), [view], settings).vectors["means"][0]
@@ -67,9 +67,9 @@ def test_dense_modules_come_after_pooling_and_hide_no_infinite_value(tokens):
 def test_results_come_in_the_order_of_the_input(tokens, batch_tokens):
     encoder = CountingEncoder()
     views = [
-        View(name="tokens", level="token", layers=(3, 0), hidden_size=2),
-        View(name="means", level="text", layers=(0,), hidden_size=2),
-        View(name="pooled", level="text", layers=(), hidden_size=2, pooling="pooler"),
+        ViewSpec(name="tokens", level="token", layers=(3, 0), hidden_size=2),
+        ViewSpec(name="means", level="text", layers=(0,), hidden_size=2),
+        ViewSpec(name="pooled", level="text", layers=(), hidden_size=2, pooling="pooler"),
     ]
     tokens = dataclasses.replace(tokens, rows={view.name: rows_of(view, tokens) for view in views})
     vectors = encode_block(tokens, Forward(encoder), views, EncodeSettings(batch_tokens, max_seq_length=128)).vectors
@@ -84,8 +84,8 @@ def test_results_come_in_the_order_of_the_input(tokens, batch_tokens):
 
 def test_threads_and_buckets_change_no_result(tokens):
     views = [
-        View(name="tokens", level="token", layers=(3, 0), hidden_size=2),
-        View(name="p", level="text", layers=(), hidden_size=2, pooling="pooler"),
+        ViewSpec(name="tokens", level="token", layers=(3, 0), hidden_size=2),
+        ViewSpec(name="p", level="text", layers=(), hidden_size=2, pooling="pooler"),
     ]
     tokens = dataclasses.replace(tokens, rows={view.name: rows_of(view, tokens) for view in views})
     plain, many, padded = CountingEncoder(), CountingEncoder(), CountingEncoder()
@@ -172,10 +172,10 @@ def test_a_word_longer_than_a_window():
 def test_a_text_in_windows(tokens, batch_tokens):
     """Layer k of token i is i + k whatever the window: so the windows put together are the text."""
     views = [
-        View(name="tokens", level="token", layers=(3,), hidden_size=2),
-        View(name="means", level="text", layers=(0,), hidden_size=2),
-        View(name="firsts", level="text", layers=(0,), hidden_size=2, pooling="cls"),
-        View(name="pooled", level="text", layers=(), hidden_size=2, pooling="pooler"),
+        ViewSpec(name="tokens", level="token", layers=(3,), hidden_size=2),
+        ViewSpec(name="means", level="text", layers=(0,), hidden_size=2),
+        ViewSpec(name="firsts", level="text", layers=(0,), hidden_size=2, pooling="cls"),
+        ViewSpec(name="pooled", level="text", layers=(), hidden_size=2, pooling="pooler"),
     ]
     tokens.start[:] = 0
     tokens.word_index = np.concatenate([np.arange(len(text)) for text in TEXTS]).astype(np.int32)

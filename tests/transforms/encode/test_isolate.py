@@ -21,15 +21,15 @@ from layerbeam.transforms.flow.blocks import TextBlock, TokenBlock, VectorBlock,
 from layerbeam.transforms.flow.commits import FileRange, InputFile
 from layerbeam.transforms.settings import EncodeSettings
 from layerbeam.transforms.tokenize.row_index import rows_of
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 # Of text t the tokens; the records are lines 0, 0, 1, 2, 2, 2.
 TEXTS = [[7, 8, 9], [5], [7, 8, 9], [1, 2, 3, 4], [6, 6], [30]]
 VIEWS = (
-    View(name="tokens", level="token", layers=(3, 0), hidden_size=2),
-    View(name="means", level="text", layers=(0,), hidden_size=2),
-    View(name="pooled", level="text", layers=(), hidden_size=2, pooling="pooler"),
-    View(name="records", level="record", layers=(3,), hidden_size=2),
+    ViewSpec(name="tokens", level="token", layers=(3, 0), hidden_size=2),
+    ViewSpec(name="means", level="text", layers=(0,), hidden_size=2),
+    ViewSpec(name="pooled", level="text", layers=(), hidden_size=2, pooling="pooler"),
+    ViewSpec(name="records", level="record", layers=(3,), hidden_size=2),
 )
 
 
@@ -110,8 +110,8 @@ def test_text_with_nan_is_rejected_alone():
 
 
 def test_what_float16_cannot_hold_is_rejected():
-    view = View(name="tokens", level="token", layers=(0,), hidden_size=2, dtype="float16")
-    record = View(name="records", level="record", layers=(0,), hidden_size=2, dtype="float16")
+    view = ViewSpec(name="tokens", level="token", layers=(0,), hidden_size=2, dtype="float16")
+    record = ViewSpec(name="records", level="record", layers=(0,), hidden_size=2, dtype="float16")
     tokens = block_of([[5], [70_000], [65_504], [6]], [0, 1, 2, 2])
     tokens = dataclasses.replace(tokens, rows={v.name: rows_of(v, tokens) for v in (view, record)})
     forward = Forward(FakeEncoder())

@@ -17,7 +17,7 @@ from layerbeam.transforms.flow.blocks import TextBlock
 from layerbeam.transforms.settings import EncodeSettings, SequenceSettings
 from layerbeam.transforms.tokenize.tokenizer import Tokenizer
 from layerbeam.transforms.views import columns
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 TEXTS = ["the river bank", "a well", "the money in the bank and the river", "the", "a river and a bank " * 9]
 VIEWS = [
@@ -59,7 +59,7 @@ def kept(source):
     return load(source, (1, 3), on_device=True)
 
 
-def vectors_of(source, view: View, long_text: str, *encoders: Network) -> list[list[np.ndarray]]:
+def vectors_of(source, view: ViewSpec, long_text: str, *encoders: Network) -> list[list[np.ndarray]]:
     tokens = Tokenizer(source, (view,), SequenceSettings(16, long_text))(TextBlock.of(TEXTS))
     settings = EncodeSettings(64, 16, 4)
     return [encode_block(tokens, Forward(encoder), (view,), settings).vectors[view.name] for encoder in encoders]
@@ -68,7 +68,9 @@ def vectors_of(source, view: View, long_text: str, *encoders: Network) -> list[l
 @pytest.mark.parametrize("long_text", ["truncate", "window"])
 @pytest.mark.parametrize(("level", "combine", "pooling"), VIEWS)
 def test_every_view_has_the_same_vectors(source, fetched, kept, level, combine, pooling, long_text):
-    view = View(name="v", level=level, layers=(1, 3), hidden_size=source.hidden_size, combine=combine, pooling=pooling)
+    view = ViewSpec(
+        name="v", level=level, layers=(1, 3), hidden_size=source.hidden_size, combine=combine, pooling=pooling
+    )
     expected, found = vectors_of(source, view, long_text, fetched, kept)
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
@@ -77,7 +79,9 @@ def test_every_view_has_the_same_vectors(source, fetched, kept, level, combine, 
 
 
 def test_token_vectors_of_pooled_views_are_not_fetched(source, kept, monkeypatch):
-    view = View(name="v", level="text", layers=(1, 3), hidden_size=source.hidden_size, combine="sum", pooling="mean")
+    view = ViewSpec(
+        name="v", level="text", layers=(1, 3), hidden_size=source.hidden_size, combine="sum", pooling="mean"
+    )
     calls = []
     monkeypatch.setattr(DeviceLayer, "take", lambda *_: calls.append("take"))
     monkeypatch.setattr(DeviceLayer, "__array__", lambda *_: calls.append("all"))

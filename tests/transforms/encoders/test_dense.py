@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 from layerbeam.transforms.encoders import EncoderError, load_encoder, open_dense, open_encoder, read_dense_weights
 from layerbeam.transforms.encoders.dense import Dense, load_dense
 from layerbeam.transforms.reference import dense
-from layerbeam.transforms.views.view import DenseModule, View
+from layerbeam.transforms.views.view import DenseModule, ViewSpec
 
 WEIGHTS = np.array([[1, 2], [0, -3], [0, 1]], np.float32)  # [in, out]
 VECTORS = np.array([[1, 0, 1], [0, 1, 0]], np.float32)
@@ -61,10 +61,10 @@ def test_modules_are_read(folder):
     assert len(second.sha256) == 64
     weights, bias = read_dense_weights(source, second)
     assert (weights.shape, bias.tolist()) == ((48, 32), [0] * 32)
-    view = View(name="a", level="text", layers=(3,), hidden_size=64, dense=["2_Dense"], dense_modules=(first,))
+    view = ViewSpec(name="a", level="text", layers=(3,), hidden_size=64, dense=["2_Dense"], dense_modules=(first,))
     assert (view.pooled_width, view.full_width, view.width) == (64, 48, 48)
     with pytest.raises(ValueError, match=r"view a: dense is \['2_Dense'\], and dense_modules are \[\]: give the same"):
-        View(name="a", level="text", layers=(3,), hidden_size=64, dense=["2_Dense"])
+        ViewSpec(name="a", level="text", layers=(3,), hidden_size=64, dense=["2_Dense"])
 
 
 def test_files_of_pytorch_give_the_same(folder):

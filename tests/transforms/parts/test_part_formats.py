@@ -20,19 +20,19 @@ from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.parts.tfrecord import examples, parse_example
 from layerbeam.transforms.parts.write import write_part
 from layerbeam.transforms.views.columns import schema
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 FIELDS = (("id", "string"), ("year", "int64"), ("weight", "float64"), ("good", "bool"))
 TEXTS = ("the café, “quoted”", "", "a")
 PLACES = ((3, 0, 4), (3, 1, 2), (9, 0, 3))  # line, sentence, tokens
 
 
-def view(level: str, **settings) -> View:
+def view(level: str, **settings) -> ViewSpec:
     given = {"layers": (3, 1), "hidden_size": 5, "given_layers": (-1, 1), "format": "tfrecord", "fields": FIELDS}
-    return View(name="v", level=level, **given | settings)
+    return ViewSpec(name="v", level=level, **given | settings)
 
 
-def table(view: View) -> pa.Table:
+def table(view: ViewSpec) -> pa.Table:
     """Three texts in two lines; the second has only nulls in the fields."""
     counts = [tokens if view.level == "token" else 1 for _, _, tokens in PLACES]
     total = sum(counts)
@@ -70,7 +70,7 @@ def table(view: View) -> pa.Table:
     return pa.Table.from_arrays([pa.array(columns[f.name], f.type) for f in schema(view)], schema=schema(view))
 
 
-def written(folder: Path, view: View, rows: pa.Table | None = None) -> Path:
+def written(folder: Path, view: ViewSpec, rows: pa.Table | None = None) -> Path:
     rows = table(view) if rows is None else rows
     part = write_part(Output(str(folder), "f"), view, "a-0000000000000000-000000000000", rows)
     path = folder / part.path
@@ -222,7 +222,7 @@ def test_half_precision_in_json_lines(tmp_path):
     assert got.equals(table(halves))
 
 
-def read(path: Path, view: View) -> pa.Table:
+def read(path: Path, view: ViewSpec) -> pa.Table:
     return pa.concat_tables(read_tables(str(path), schema(view)))
 
 
@@ -270,7 +270,7 @@ def test_empty_part(tmp_path, format, compress):
         assert list(dataset) == []
 
 
-def damaged(path: Path, view: View) -> Iterator[pa.Table]:
+def damaged(path: Path, view: ViewSpec) -> Iterator[pa.Table]:
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
     return read_tables(str(path), schema(view))

@@ -29,7 +29,7 @@ from layerbeam.transforms.tokenize.library import LibraryTokenizer
 from layerbeam.transforms.tokenize.pieces import Pieces
 from layerbeam.transforms.tokenize.row_index import rows_of
 from layerbeam.transforms.tokenize.sequences import tokenize_block
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 # Letters with and without marks, Hangul and Thai in parts, ligatures, emoji and their joiners, punctuation.
 HARD = "ab \u4f60\u0e09\u0e31\u1112\u1161\u11ab\u00e9e\u0301\u0323\u0130\ufb01\uff42\U0001f602\ufe0f\u200d\u20ac.,'"
@@ -207,7 +207,7 @@ def test_a_prompt_is_read_and_has_no_place(tokenizer):
     assert tokens.token_ids[:first].tolist() == whole
     assert set(tokens.word_index[:first].tolist()) == {-1, 0, 1}
     assert tokens.end[:first].max() == 10
-    view = View(name="w", level="word", layers=(1,), hidden_size=2)
+    view = ViewSpec(name="w", level="word", layers=(1,), hidden_size=2)
     words = rows_of(view, tokens).words
     assert (words.start.tolist(), words.end.tolist()) == ([0, 6], [5, 10])
     assert (rows_of(view, plain).words.start.tolist()) == [0, 6]

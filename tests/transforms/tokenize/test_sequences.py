@@ -18,7 +18,7 @@ from layerbeam.transforms.tokenize import TokenizeBlocks
 from layerbeam.transforms.tokenize.row_index import rows_of
 from layerbeam.transforms.tokenize.sequences import kept_pieces, tokenize_block
 from layerbeam.transforms.tokenize.wordpiece import WordPiece
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 
@@ -146,7 +146,7 @@ def test_a_piece_of_prompt_and_text_begins_with_the_text() -> None:
     assert tokens.start.tolist() == [-1, -1, 10, 13, -1, -1, -1, -1, 20, -1, 25, -1, *[-1] * 4]
     assert tokens.end.tolist() == [-1, -1, 12, 14, -1, -1, -1, -1, 21, -1, 28, -1, *[-1] * 4]
     assert tokens.word_index.tolist() == [-1, -1, 0, 1, -1, -1, -1, -1, 0, -1, 1, -1, *[-1] * 4]
-    words = rows_of(View(name="w", level="word", layers=(1,), hidden_size=2), tokens).words
+    words = rows_of(ViewSpec(name="w", level="word", layers=(1,), hidden_size=2), tokens).words
     assert (words.start.tolist(), words.end.tolist()) == ([10, 13, 20, 25], [12, 14, 21, 28])
 
 

@@ -18,7 +18,7 @@ from layerbeam.transforms.views.columns import (
     row_bytes,
     schema,
 )
-from layerbeam.transforms.views.view import View, needed_layers
+from layerbeam.transforms.views.view import ViewSpec, needed_layers
 
 HIDDEN = 4
 VOCABULARY = pa.array(["[PAD]", "[CLS]", "[SEP]", "a", "##b"])
@@ -32,7 +32,7 @@ class Case:
     layers: dict[int, np.ndarray]
     pooled_output: np.ndarray
 
-    def table(self, view: View) -> pa.Table:
+    def table(self, view: ViewSpec) -> pa.Table:
         rows = rows_of(view, self.tokens)
         tokens = dataclasses.replace(self.tokens, rows={view.name: rows})
         positions = rows.text if view.uses_pooler else rows.positions
@@ -62,8 +62,8 @@ def block() -> Case:
     return Case(tokens, layers, random.standard_normal((2, HIDDEN), np.float32))
 
 
-def view(**settings) -> View:
-    return View(**{"name": "v", "level": "token", "layers": (2, 0), "hidden_size": HIDDEN} | settings)
+def view(**settings) -> ViewSpec:
+    return ViewSpec(**{"name": "v", "level": "token", "layers": (2, 0), "hidden_size": HIDDEN} | settings)
 
 
 def vectors(table: pa.Table, column: str) -> np.ndarray:
@@ -138,7 +138,7 @@ def test_columns_copied_from_the_input(block):
         assert table.schema.field("year").nullable
 
 
-def plain(block: Case, view: View) -> list[np.ndarray]:
+def plain(block: Case, view: ViewSpec) -> list[np.ndarray]:
     """The reference: the view's vectors text by text, in float64."""
     if view.uses_pooler:
         columns = [block.pooled_output.astype(np.float64)]
@@ -165,7 +165,7 @@ def plain(block: Case, view: View) -> list[np.ndarray]:
     return finished
 
 
-def plain_pool(block: Case, column: np.ndarray, text: int, view: View) -> np.ndarray:
+def plain_pool(block: Case, column: np.ndarray, text: int, view: ViewSpec) -> np.ndarray:
     rows = {0: column[0:5], 1: column[5:7]}[text]
     if view.pooling == "cls":
         return rows[0]
@@ -184,7 +184,7 @@ def plain_pool(block: Case, column: np.ndarray, text: int, view: View) -> np.nda
     }[view.pooling]
 
 
-def plain_word(rows: np.ndarray, view: View) -> np.ndarray:
+def plain_word(rows: np.ndarray, view: ViewSpec) -> np.ndarray:
     poolings = {"mean": rows.mean(axis=0), "sum": rows.sum(axis=0), "max": rows.max(axis=0)}
     return (poolings | {"first": rows[0], "last": rows[-1]})[view.pooling]
 

@@ -12,13 +12,13 @@ import pytest
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.parts.write import write_part
 from layerbeam.transforms.views.number_types import vector_array
-from layerbeam.transforms.views.view import View
+from layerbeam.transforms.views.view import ViewSpec
 from layerbeam.transforms.write import word_types
 
 NAN = float("nan")
 YEARS = [None, NAN, -1.5, float("inf")]
 SETTINGS = {"group_by": ["year"], "fields": (("year", "float64"), ("page", "int64")), "min_count": 3}
-VIEW = View(name="types", level="word_type", layers=(1,), hidden_size=2, **SETTINGS)
+VIEW = ViewSpec(name="types", level="word_type", layers=(1,), hidden_size=2, **SETTINGS)
 SUMS = ("layer_1_sum", "layer_1_squares")
 
 

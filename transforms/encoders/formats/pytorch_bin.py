@@ -60,7 +60,7 @@ class Storage(NamedTuple):
     size: int
 
 
-class View(NamedTuple):
+class StorageView(NamedTuple):
     """A tensor: the numbers of a storage from `offset` on, with a stride for each dimension."""
 
     storage: Storage
@@ -201,9 +201,9 @@ def _place(file: BinaryIO, entry: zipfile.ZipInfo) -> int:
     return entry.header_offset + 30 + int(name) + int(extra)
 
 
-def _views_in(found: dict[str, Any]) -> dict[str, View]:
+def _views_in(found: dict[str, Any]) -> dict[str, StorageView]:
     """The tensors among the values."""
-    return {name: value for name, value in found.items() if type(value) is View}
+    return {name: value for name, value in found.items() if type(value) is StorageView}
 
 
 def _run_pickle(data: io.BytesIO) -> dict[str, Any]:
@@ -354,7 +354,7 @@ def _call(named: _Name, values: tuple[Any, ...]) -> Any:
     """What PyTorch makes of these arguments; a parameter is its tensor."""
     if named.name == _ORDERED_DICT and not values:
         return {}
-    if named.name == _PARAMETER and values and type(values[0]) is View:
+    if named.name == _PARAMETER and values and type(values[0]) is StorageView:
         return values[0]
     if named.name != _TENSOR or len(values) < 4:
         raise _RefusedError("its pickle has another call than weights need")
@@ -366,4 +366,4 @@ def _call(named: _Name, values: tuple[Any, ...]) -> Any:
     last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     if math.prod(shape) and max(last, math.prod(shape) - 1) >= storage.size:  # no more numbers by strides of 0
         raise _RefusedError(f"a tensor of {shape} does not fit in storage {storage.key[:80]} of {storage.size:,}")
-    return View(storage, offset, shape, strides)
+    return StorageView(storage, offset, shape, strides)

@@ -45,7 +45,7 @@ def _as_int(text: str) -> int:
     return int.from_bytes(digest, "big", signed=True)
 
 
-def write_known(file: Any, count: int, records: Iterable[tuple[int, int, int]], lines: Iterable[bytes]) -> None:
+def write_content_index(file: Any, count: int, records: Iterable[tuple[int, int, int]], lines: Iterable[bytes]) -> None:
     """Write (content, place, offset), so many and ascending, then the lines of commits; the first has offset 0."""
     file.write(count.to_bytes(_COUNT_BYTES, "little"))
     for some in storage.in_batches(records):
@@ -84,7 +84,7 @@ def _read(path: str, start: int, size: int, *, is_line: bool = False) -> bytes:
         raise
 
 
-class Known(NamedTuple):
+class IndexedFile(NamedTuple):
     """What a commit holds of one file. `offset`: of the commit."""
 
     offset: int
@@ -92,25 +92,25 @@ class Known(NamedTuple):
     own: FileRange
 
 
-class KnownBlocks:
-    """The commits in a file that `write_known` wrote."""
+class ContentIndex:
+    """The commits in a file that `write_content_index` wrote."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._commits: dict[int, Commit | None] = {}
 
-    def find(self, own: FileRange) -> Iterator[Known]:
+    def find(self, own: FileRange) -> Iterator[IndexedFile]:
         """What commits hold of the same bytes: those of the same place first, then a few others."""
         content, place = keys_of(own)
         return (known for known in self._find(content, place) if known.own.sha256 == own.sha256)
 
-    def find_texts(self, own: FileRange) -> Iterator[Known]:
+    def find_texts(self, own: FileRange) -> Iterator[IndexedFile]:
         """As `find`, what they hold of the same texts."""
         texts = texts_key(own)
         found = iter(()) if texts is None else self._find(texts, keys_of(own)[1])
         return (known for known in found if known.own.texts == own.texts)
 
-    def _find(self, content: int, place: int) -> Iterator[Known]:
+    def _find(self, content: int, place: int) -> Iterator[IndexedFile]:
         records = _load_records(self.path)
         first, end = (int(np.searchsorted(records.content, content, side)) for side in ("left", "right"))
         places, offsets = records.place[first:end], records.offset[first:end]
@@ -118,7 +118,7 @@ class KnownBlocks:
         moved = [*offsets[:here][:_MOST_MOVED], *offsets[behind:][:_MOST_MOVED]][:_MOST_MOVED]
         for offset in dict.fromkeys(map(int, [*offsets[here:behind], *moved])):
             if (commit := self.commit(offset)) is not None:
-                yield from (Known(offset, commit, known) for known in commit.files)
+                yield from (IndexedFile(offset, commit, known) for known in commit.files)
 
     def commit(self, offset: int) -> Commit | None:
         """The commit at this offset; None if it is damaged."""

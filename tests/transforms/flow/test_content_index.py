@@ -12,7 +12,7 @@ from corpora import known_file
 
 from layerbeam.transforms.flow import known as module
 from layerbeam.transforms.flow.commits import Commit, FileRange, InputFile, name_of
-from layerbeam.transforms.flow.known import KnownBlocks
+from layerbeam.transforms.flow.content_index import ContentIndex
 
 
 def range_of(path: str, text: str, first_byte: int = 0) -> FileRange:
@@ -24,14 +24,14 @@ def commit_of(*files: FileRange, fingerprint: str = "f") -> Commit:
     return Commit(name_of(files), fingerprint, files, {})
 
 
-def found(blocks: KnownBlocks, own: FileRange) -> list[tuple[str, int]]:
+def found(blocks: ContentIndex, own: FileRange) -> list[tuple[str, int]]:
     return [(one.own.file.path, one.own.first_byte) for one in blocks.find(own)]
 
 
 def test_the_same_place_comes_first_then_others(tmp_path: Path) -> None:
     pack = commit_of(range_of("p1", "same"), range_of("p2", "other"), range_of("p3", "same"))
     commits = [pack, *(commit_of(range_of(name, "same", 5)) for name in "abcdef"), commit_of(range_of("a", "other", 9))]
-    blocks = KnownBlocks(known_file(tmp_path / "known", commits))
+    blocks = ContentIndex(known_file(tmp_path / "known", commits))
     for name in "abcdef":
         first, *others = found(blocks, range_of(name, "same", 5))
         assert first == (name, 5)
@@ -49,7 +49,7 @@ def test_any_size_of_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expe
         commit_of(*(range_of(f"{number}-{n}", f"text {number} {n}") for n in range(pick.choice((1, 2, 700)))))
         for number in range(12)
     ]
-    blocks = KnownBlocks(known_file(tmp_path / "known", commits))
+    blocks = ContentIndex(known_file(tmp_path / "known", commits))
     for _ in range(60):
         own = pick.choice(pick.choice(commits).files)
         assert found(blocks, own) == [(own.file.path, 0)]
@@ -59,7 +59,7 @@ def test_a_file_that_is_cut_off_or_gone(tmp_path: Path) -> None:
     own = range_of("a", "text")
     path = known_file(tmp_path / "known", [commit_of(own)])
     os.truncate(path, os.path.getsize(path) - 9)
-    assert found(KnownBlocks(path), own) == []
+    assert found(ContentIndex(path), own) == []
     gone = str(tmp_path / "gone")
-    assert found(KnownBlocks(gone), own) == []
-    assert KnownBlocks(gone).commit(0) is None
+    assert found(ContentIndex(gone), own) == []
+    assert ContentIndex(gone).commit(0) is None
