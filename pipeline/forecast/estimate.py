@@ -124,11 +124,11 @@ class Estimate:
     def sum(self, name: str) -> float:
         return float(sum(block.weight * block[name] for block in self.blocks))
 
-    def counts(self) -> dict[str, int]:
-        """The total of every statistic, rounded."""
+    def sample_counts(self) -> dict[str, int]:
+        """Every statistic of the sample."""
         totals = collections.Counter[str]()
         for block in self.blocks:
-            totals.update({name: block.weight * value for name, value in block.statistics.items()})
+            totals.update(block.statistics)
         return {name: round(total) for name, total in totals.items()}
 
     def in_sample(self, name: str) -> float:
@@ -331,7 +331,7 @@ def estimate(job: Job, work: PendingWork, budget: Budget = RUN_BUDGET, seed: int
 
 def notes_of(sample: Estimate, job: Job) -> list[str]:
     """What the tokenizer does not know of the texts, and which words will have no row, by the texts of a sample."""
-    counts = sample.counts()
+    counts = sample.sample_counts()
     lines = token_notes(counts, count_words(counts, job.run_identity["identity"]["views"]))
     return [f"in the texts that were read: {line}" for line in lines]
 

@@ -153,8 +153,8 @@ def _quoting(sample: bytes, settings: dict[str, Any]) -> dict[str, Any]:
     else:
         choices = [{}, {"quote": '"'}, {"quote": '"', "escape": "\\"}]
     bad = [bad_lines(sample, _form(settings | choice)) for choice in choices]
-    if settings["format"] == "tsv" and bad[1] <= bad[0] and _WRITTEN_IN_QUOTES.search(sample):
-        return choices[1]
+    if settings["format"] == "tsv" and min(bad[1:]) <= bad[0] and _WRITTEN_IN_QUOTES.search(sample):
+        bad[0] = len(sample)
     return choices[bad.index(min(bad))]
 
 
@@ -185,6 +185,9 @@ def _delimited_columns(text: str, sample: bytes, settings: dict[str, Any]) -> _C
     settings |= _quoting(sample, settings)
     header, *rows = itertools.islice(_rows(text, _form(settings)), 1 + _SAMPLE_ROWS)
     whole = [row for row in rows if len(row) == len(header)]
+    if rows and not whole:
+        lengths = f"the first row has {count_noun(len(header), 'name')}, and the next one {len(rows[0])} fields"
+        raise csv.Error(f"{lengths}; give each column a name in the first row")
     return {
         name: [row[place] for row in whole if row[place] and not _is_number(row[place])]
         for place, name in enumerate(header)

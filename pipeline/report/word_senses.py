@@ -30,6 +30,7 @@ from layerbeam.pipeline.report.stats import (
 )
 from layerbeam.pipeline.report.word_search import Occurrence, WordSearch, find_word
 from layerbeam.transforms.reference import ReferenceWordPiece
+from layerbeam.transforms.tokenize.comparison import word_parts
 
 _EXCERPT = 280
 # Those of `Separation`.
@@ -59,7 +60,7 @@ def word_senses(context: ReportContext) -> Section:
 def _not_found(context: ReportContext, word: str, search: WordSearch | None, similar: Sequence[str]) -> str:
     """What to do about a word that does not occur."""
     encoder = context.run.manifest["encoder"]
-    words = re.findall(r"\w+|[^\w\s]", word)
+    words = word_parts(word, with_symbols=True)
     if encoder.get("tokenizer") != "tokenizers":  # BERT's basic tokens; Chinese characters are words
         words = ReferenceWordPiece([], bool(encoder["do_lower_case"])).words(word)
     if len(words) > 1:

@@ -290,7 +290,9 @@ def _shown(level: str, row: Mapping[str, Any]) -> str:
         head = " ".join(text[: 2 * _CONTEXT].split())
         of_word = f"{row[level]}: " if level in _WORDS else ""
         return f"{of_word}{head}{' ...' if len(text) > 2 * _CONTEXT else ''}"
-    before, word, after = (text[part] for part in (slice(span[0]), slice(*span), slice(span[1], None)))
+    start, end = span  # of a token with the blank before it
+    start += len(text[start:end]) - len(text[start:end].lstrip())
+    before, word, after = text[:start], text[start:end], text[end:]
     left = ("... " if len(before) > _CONTEXT else "") + before[-_CONTEXT:]
     right = after[:_CONTEXT] + (" ..." if len(after) > _CONTEXT else "")
     return " ".join(f"{left}[{word}]{right}".split())

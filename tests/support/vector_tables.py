@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from written_run import write_run
 
-from layerbeam.pipeline.dataset.view import ViewSpec as ReadView
+from layerbeam.pipeline.dataset.view import View as ReadView
 from layerbeam.transforms.views.columns import schema
 from layerbeam.transforms.views.number_types import NUMBER_TYPES
 from layerbeam.transforms.views.view import ViewSpec

@@ -45,6 +45,8 @@ _REASONS = {
     "unexpected end of data": "a quote is opened and not closed",
     "new-line character seen in unquoted field": "a carriage return is not in quotes",
 }
+_QUOTES = {'"': "'\"'", "'": '"\'"'}  # as YAML has them
+_BLANK = "has a blank before the quote of a field"
 _ESCAPE = "set input.escape: '\\' if that stands before quotes in a text"
 _NO_QUOTES = "set input.quote: null if quotes are part of the texts"
 
@@ -206,8 +208,11 @@ def _problem(row: _Row, columns: int, record_format: RecordFormat) -> str | None
     if len(row.fields) == columns or not any(map(str.strip, row.fields)):
         return None
     problem = f"has {len(row.fields)} fields, not {columns}"
-    if record_format.quote_mark is None and any('"' in (field[:1], field[-1:]) for field in row.fields):
-        return f"{problem}; set input.quote: '\"' if fields are in quotes"
+    for mark, written in _QUOTES.items():
+        quoted = [field for field in row.fields if field.lstrip(" ").startswith(mark)]
+        if mark != record_format.quote_mark and (quoted or any(field.endswith(mark) for field in row.fields)):
+            blanks = " and no blanks are before the quotes" if any(field.startswith(" ") for field in quoted) else ""
+            return f"{problem}; set input.quote: {written} if fields are in quotes{blanks}"
     return problem
 
 
@@ -221,7 +226,7 @@ def _misplaced_quotes(row: _Row, columns: int, record_format: RecordFormat) -> s
         # If such a field were in quotes, its own would come twice.
         blank = [field for field in row.fields if field.startswith(" ") and field.lstrip(" ").startswith(quote)]
         if any(delimiter + field in raw for field in blank):
-            return "has a blank before the quote of a field"
+            return _BLANK
     if row.num_lines > 2:
         inner = [line for line in row.raw.rstrip(b"\r\n").split(b"\n")[1:-1] if line.strip()]
         found = {line.count(delimiter.encode()) for line in inner}
@@ -236,7 +241,8 @@ def _with_remedy(problem: str, row: _Row, record_format: RecordFormat) -> str:
     if quote is None or "carriage return" in problem or problem == too_long(record_format):
         return problem
     escapes = record_format.escape is None and f"\\{quote}".encode() in row.raw
-    return f"{problem}; {_ESCAPE if escapes else _NO_QUOTES}"
+    remove = "remove such blanks, or " if problem == _BLANK else ""
+    return f"{problem}; {remove}{_ESCAPE if escapes else _NO_QUOTES}"
 
 
 def _lines(chunks: Iterable[bytes], record_format: RecordFormat) -> Iterator[bytes]:

@@ -6,6 +6,8 @@ Both are put into Unicode's form NFC, then normalized as the encoder does it; wh
 from __future__ import annotations
 
 import functools
+import itertools
+import re
 import unicodedata
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,6 +18,13 @@ from layerbeam.transforms.encoders import load_normalizer
 from layerbeam.transforms.flow.blocks import Int64Array
 from layerbeam.transforms.panics import panics_as_errors
 from layerbeam.transforms.reference import ReferenceWordPiece
+
+# Scripts without spaces between words: Han, kana, bopomofo, Thai, Lao, Myanmar, Khmer. Their words are the pieces.
+WITHOUT_SPACES = re.compile(
+    "[\u3005-\u3007\u3021-\u3029\u3031-\u3035\u303b\u3041-\u30fa\u30fc-\u312f\u31a0-\u31bf\u31f0-\u31ff\uff66-\uff9d"
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U0001aff0-\U0001b16f\U00020000-\U0003ffff"
+    "\u0e01-\u0e4e\u0e81-\u0edf\u1000-\u109f\u1780-\u17d3\uaa60-\uaa7f\ua9e0-\ua9fe]+"
+)
 
 
 def nfc(text: str) -> str:
@@ -28,12 +37,33 @@ def nfc(text: str) -> str:
 
 
 def key_of_form(form: str) -> str:
-    """What a normalized word has in common with all that count as the same.
+    """What a normalized word has in common with all that count as the same: its letters without case.
 
     >>> key_of_form("Cafe\\u0301") == key_of_form("caf\\u00e9"), key_of_form("Caf\\u00e9") == key_of_form("cafe")
     (True, False)
     """
-    return nfc(form).lower()
+    return nfc(form).lower().replace("\u03c2", "\u03c3")  # a sigma at the end of a word
+
+
+def word_parts(text: str, *, with_symbols: bool = False) -> list[str]:
+    """The runs of letters and digits with their marks, and those of a script without spaces.
+
+    `with_symbols`: and each other character that is not white space.
+
+    >>> word_parts("ba\\u0301nk\U0001f602, 2_\u94f6\u884cs") == ["ba\\u0301nk", "2", "\u94f6\u884c", "s"]
+    True
+    """
+    runs = ((kind, "".join(run)) for kind, run in itertools.groupby(text, key=_kind))
+    return [part for kind, run in runs for part in ([run] if kind else run.replace(" ", "") if with_symbols else "")]
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _kind(character: str) -> int:
+    """0 for a character between words, 1 of a word, 2 of a script without spaces."""
+    if WITHOUT_SPACES.match(character):
+        return 2
+    category = unicodedata.category(character)
+    return int(category[0] in "LMN" or category == "Cf")
 
 
 def in_nfc(words: pa.DictionaryArray) -> tuple[Int64Array, pa.StringArray]:

@@ -9,7 +9,6 @@ spaces; where a piece covers the border of two words, they are one.
 from __future__ import annotations
 
 import itertools
-import re
 import unicodedata
 from typing import Any
 
@@ -19,17 +18,11 @@ import pyarrow as pa
 from layerbeam.transforms.encoders import SpecialTokens
 from layerbeam.transforms.flow.blocks import BoolArray, Int64Array, row_of_each, row_splits_of
 from layerbeam.transforms.panics import panics_as_errors
-from layerbeam.transforms.tokenize.comparison import in_nfc, normalized
+from layerbeam.transforms.tokenize.comparison import WITHOUT_SPACES, in_nfc, normalized
 from layerbeam.transforms.tokenize.pieces import Pieces, UInt32Array, is_punctuation, join_texts
 
 _SPACE, _ALONE, _LETTER, _MARK = range(4)
 _JOINER = 0x200D  # between the parts of one emoji
-# Scripts without spaces between words: Han, kana, bopomofo, Thai, Lao, Myanmar, Khmer. Their words are the pieces.
-WITHOUT_SPACES = re.compile(
-    "[\u3005-\u3007\u3021-\u3029\u3031-\u3035\u303b\u3041-\u30fa\u30fc-\u312f\u31a0-\u31bf\u31f0-\u31ff\uff66-\uff9d"
-    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U0001aff0-\U0001b16f\U00020000-\U0003ffff"
-    "\u0e01-\u0e4e\u0e81-\u0edf\u1000-\u109f\u1780-\u17d3\uaa60-\uaa7f\ua9e0-\ua9fe]+"
-)
 _CODE_POINTS = 0x110000
 
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import itertools
-import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +27,7 @@ from layerbeam.transforms.flow.blocks import (
     row_splits_of,
     token_positions,
 )
-from layerbeam.transforms.tokenize.comparison import key_of_form, nfc
-from layerbeam.transforms.tokenize.library import WITHOUT_SPACES
+from layerbeam.transforms.tokenize.comparison import WITHOUT_SPACES, key_of_form, nfc, word_parts
 from layerbeam.transforms.tokenize.pieces import TextTokenizer, join_texts
 from layerbeam.transforms.tokenize.wordpiece import normalize_character
 from layerbeam.transforms.views.columns import own_characters
@@ -72,8 +69,11 @@ class KeepWords:
         self._place: dict[str, int] = {}
         # Forms equal to the encoder (`bank`, `Bank`) are found as the first of them and counted for all of them.
         self.same_form: dict[int, list[str]] = {}
+        self._same_key: dict[str, list[int]] = collections.defaultdict(list)
         for index, of_form in enumerate(words):
-            place = self._place.setdefault(key_of_form("".join(of_form)), index)
+            key = key_of_form("".join(of_form))
+            place = self._place.setdefault(key, index)
+            self._same_key[key].append(index)
             self.same_form.setdefault(index if self._match_case else place, []).append(self._given[index])
         self._unspaced = set(filter(WITHOUT_SPACES.fullmatch, self._place))
 
@@ -86,27 +86,29 @@ class KeepWords:
         if self._match_case:
             exact = {nfc(form): index for index, form in enumerate(self._given)}
             candidates = np.flatnonzero(is_form)
-            chosen = places.take(candidates)
-            own = own_characters(texts, words.text[candidates], chosen.segment, chosen.start, chosen.end)
+            own = _own_characters(words, candidates, texts)
             found[candidates] = [exact.get(nfc(word), -1) for word in own]
         return found, is_form
 
-    def find_inside(self, words: _WordIndex) -> dict[int, list[Int64Array]]:
+    def find_inside(self, words: _WordIndex, texts: TextBlock) -> dict[int, list[Int64Array]]:
         """{index of a form: the words in which it begins without being the word}, as `bank` in one word `bank😂`."""
         found: dict[int, list[Int64Array]] = collections.defaultdict(list)
-        if self._match_case:
-            return found
         keys = [key_of_form(form) for form in words.places.forms.to_pylist()]
         for number, key in enumerate(keys):
-            if not key.isalnum() and key not in self._place:
-                for part in re.findall(r"\w+", key):
-                    if part in self._place and part not in self._unspaced:
-                        found[self._place[part]].append(np.flatnonzero(words.places.form == number))
+            parts = word_parts(key)
+            if parts == [key] or key in self._place:
+                continue
+            for part, times in collections.Counter(parts).items():
+                if part in self._place and part not in self._unspaced:
+                    chosen = np.repeat(np.flatnonzero(words.places.form == number), times)
+                    self._add_inside(found, part, words, chosen, texts)
         if self._unspaced:
-            self._find_unspaced(words, keys, found)
+            self._find_unspaced(words, keys, texts, found)
         return found
 
-    def _find_unspaced(self, words: _WordIndex, keys: Sequence[str], found: dict[int, list[Int64Array]]) -> None:
+    def _find_unspaced(
+        self, words: _WordIndex, keys: Sequence[str], texts: TextBlock, found: dict[int, list[Int64Array]]
+    ) -> None:
         """The same for forms of scripts without spaces, whose places may begin and end inside of words."""
         places = words.places
         is_next = np.diff(words.text, prepend=-1) == 0
@@ -114,16 +116,55 @@ class KeepWords:
         parts = [keys[form] if joined else f"\n{keys[form]}" for form, joined in zip(places.form, is_next, strict=True)]
         begins = row_splits_of(np.array([len(part) for part in parts], np.int64))
         begins[:-1] += ~is_next
-        is_begin = set(begins.tolist())
-        lengths = {len(form) for form in self._unspaced}
-        for run in WITHOUT_SPACES.finditer("".join(parts)):
-            text, origin = run[0], run.start()
-            for length, first in itertools.product(lengths, range(len(text))):
-                form, place = text[first : first + length], origin + first
-                whole = place in is_begin and (place + length in is_begin or place + length + 1 in is_begin)
-                if form in self._unspaced and not whole:
-                    word = np.searchsorted(begins, place, side="right") - 1
-                    found[self._place[form]].append(np.array([word]))
+        for form, match in _occurrences(self._unspaced, "".join(parts)):
+            first, last = np.searchsorted(begins[:-1], [match, match + len(form) - 1], side="right") - 1
+            if begins[first] != match or keys[places.form[first]] != form:
+                self._add_inside(found, form, words, np.array([first]), texts, np.arange(first, last + 1))
+
+    def _add_inside(
+        self,
+        found: dict[int, list[Int64Array]],
+        key: str,
+        words: _WordIndex,
+        chosen: Int64Array,
+        texts: TextBlock,
+        spanned: Int64Array | None = None,
+    ) -> None:
+        """Add the words that hold a form with this key; with `match_case` only where it has the same characters.
+
+        `spanned`: the words that it spans, if these are others.
+        """
+        if not self._match_case:
+            found[self._place[key]].append(chosen)
+            return
+        exact = {nfc(self._given[index]): index for index in self._same_key[key]}
+        if spanned is not None:
+            own = nfc("".join(_own_characters(words, spanned, texts)))
+            for form, index in exact.items():
+                found[index] += [chosen] if form in own else []
+            return
+        chosen = np.unique(chosen)
+        for word, own in zip(chosen, _own_characters(words, chosen, texts), strict=True):
+            for part in word_parts(nfc(own)):
+                if part in exact:
+                    found[exact[part]].append(np.array([word]))
+
+
+def _occurrences(forms: Collection[str], text: str) -> Iterator[tuple[str, int]]:
+    """(form, place) of each occurrence of these forms in the runs of a script without spaces, which may overlap."""
+    lengths = {len(form) for form in forms}
+    for run in WITHOUT_SPACES.finditer(text):
+        for length in lengths:
+            for place in range(run.start(), run.end() - length + 1):
+                form = text[place : place + length]
+                if form in forms:
+                    yield form, place
+
+
+def _own_characters(words: _WordIndex, chosen: Int64Array, texts: TextBlock) -> list[str]:
+    """The characters of these words in their texts."""
+    places = words.places.take(chosen)
+    return list(own_characters(texts, words.text[chosen], places.segment, places.start, places.end))
 
 
 def rows_of(view: ViewSpec, tokens: TokenBlock, keep: KeepWords | None = None) -> Rows:
@@ -174,12 +215,11 @@ def _kept_words(
             of_form = count(some)
             same_form = keep.same_form[int(kept[some[0]])]
             counts |= {f"{metrics.KEPT_WORDS}:{view.name}:{form}": of_form for form in same_form}
-            places = words.places.take(some)
-            own = own_characters(tokens.text, words.text[some], places.segment, places.start, places.end)
+            own = _own_characters(words, some, tokens.text)
             for form in same_form:
                 other = count(some[[key_of_form(word) != key_of_form(form) for word in own]])
                 counts[f"{metrics.OTHER_SPELLINGS}:{view.name}:{form}"] = other
-        for index, inside in keep.find_inside(words).items():
+        for index, inside in keep.find_inside(words, tokens.text).items():
             number = count(np.concatenate(inside))
             counts |= {f"{metrics.INSIDE_WORDS}:{view.name}:{form}": number for form in keep.same_form[index]}
     return words, is_kept, {name: of_files for name, of_files in counts.items() if of_files.any()}

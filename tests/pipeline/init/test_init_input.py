@@ -145,9 +145,16 @@ def test_a_name_of_others_is_no_yaml(workplace, format_, end):
     assert "\x1b" not in done.err
 
 
+def test_rows_with_more_fields_than_names(workplace):
+    workplace.write("a.tsv", '"id"\t"text"\n"1"\t1\t"the bank"\n"2"\t2\t"a river"\n')
+    why = "the first row has 2 names, and the next one 3 fields; give each column a name in the first row"
+    assert f"--input: a.tsv: cannot be read ({why})" in init(workplace, "a.tsv", status=2).err
+
+
 QUOTING = {
     "ordinary quotes": ("a.tsv", 'id\ttext\n1\t"Well," she said.\n2\t"all"\n3\t" open\n', "auto", None),
     "written by a program": ("a.tsv", 'id\ttext\n1\t"say ""hi"" to me"\n2\t"two\nlines"\n', '"', None),
+    "names in quotes, backslashes": ("a.tsv", '"id"\t"text"\n"1"\t"the \\"bank\\" there"\n', '"', "\\"),
     "names in quotes": ("a.tsv", '"id"\t"text"\n1\t"the bank"\n', '"', None),
     "usual": ("a.csv", 'id,text\n1,"say ""hi"", ok"\n2,"two\nlines"\n', "auto", None),
     "backslashes": ("a.csv", 'id,text\n1,"say \\"hi\\", ok"\n2,b\n', "auto", "\\"),

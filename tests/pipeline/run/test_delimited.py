@@ -266,8 +266,21 @@ def test_joined_files_with_their_names_again(workplace):
 
 def test_blanks_before_quotes_are_named(workplace):
     read(workplace, 'id,text\n1, "plain"\n2, "the bank, a river"\n3," ""hi"" "\n', status=3)
-    what = f"has a blank before the quote of a field; {NO_QUOTES}"
+    what = f"has a blank before the quote of a field; remove such blanks, or {NO_QUOTES}"
     assert reasons(workplace) == [(1, what), (2, what)]
+
+
+@pytest.mark.parametrize(
+    ("row", "quote", "advice"),
+    [
+        ('1, "the bank, a river"', None, "'\"' if fields are in quotes and no blanks are before the quotes"),
+        ('1,"the bank, a river"', None, "'\"' if fields are in quotes"),
+        ("1,'the bank, a river'", "auto", '"\'" if fields are in quotes'),
+    ],
+)
+def test_quotes_that_are_not_read_are_named(workplace, row, quote, advice):
+    read(workplace, f"id,text\n{row}\n2,bank\n", quote=quote, status=3)
+    assert reasons(workplace) == [(1, f"has 3 fields, not 2; set input.quote: {advice}")]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from architectures import write_encoder
@@ -131,3 +132,61 @@ def test_places_inside_of_a_clause_that_is_one_token_are_counted(workplace, enco
     done = workplace.finished(text, encoder={"handle": encoders["albert"]}, views=views)
     assert workplace.rows("k")["line"].to_pylist() == [0, 1]
     assert "inside of other words, where they have no row: \u94f6\u884c 2 of 3" in done.out
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "recall"),
+    [
+        (
+            "\u7a7a\u6c5f\u660e\u6708\u6765\uff0c\u4e91\n\u6708\u7167\u57ce\u5934\n"
+            "\u660e\u6708\uff0c\n\u6708 \u9053\u4eba\n",
+            {"keep_words": ["\u6708", "\u660e\u6708", "\u9053"]},
+            "\u6708 1 of 4, \u660e\u6708 0 of 2, \u9053 0 of 1",
+        ),
+        (
+            "\u0915\u0930 \u0915\u0930\u094b \u0915\u0930\u094b\u0964 \u0915\u0930\u094b, \u0915\u0930\u0964\n"
+            "\u0915\u0930 \u0915\u0930\u094b \u0915\u0930\u0928\u0947\n",
+            {"keep_words": ["\u0915\u0930", "\u0915\u0930\u094b"]},
+            "\u0915\u0930 2 of 3, \u0915\u0930\u094b 2 of 4",
+        ),
+        ("bank bank. Bank. Bank bank-bank Bank-bank\n", {"keep_words": ["bank"]}, "bank 2 of 8"),
+        (
+            "bank bank. Bank. Bank bank-bank Bank-bank\n",
+            {"keep_words": ["bank", "Bank"], "match_case": True},
+            "bank 1 of 5, Bank 1 of 3",
+        ),
+        ("\u6708 \u6708\u5149\n", {"keep_words": ["\u6708"], "match_case": True}, "\u6708 1 of 2"),
+    ],
+)
+@pytest.mark.parametrize("name", ["uncased", "cased"])
+def test_every_occurrence_is_counted_once(workplace, encoders, name, text, settings, recall):
+    views = {"k": WORD | {"words": "whitespace"} | settings}
+    done = workplace.finished(text, encoder={"handle": encoders[name]}, views=views)
+    assert f"inside of other words, where they have no row: {recall}\n" in done.out
+
+
+@pytest.mark.parametrize("name", ["uncased", "cased", "albert", "roberta"])
+def test_the_end_of_a_greek_word(workplace, encoders, name):
+    text = "\u03bb\u03bf\u03b3\u03bf\u03c2 \u039b\u039f\u0393\u039f\u03a3\n\u03bb\u03bf\u03b3\u03bf\u03c2\n"
+    views = {"k": WORD | {"keep_words": ["\u03bb\u03bf\u03b3\u03bf\u03c2"]}}
+    workplace.finished(text, encoder={"handle": encoders[name]}, views=views)
+    assert workplace.rows("k")["line"].to_pylist() == [0, 0, 1]
+    assert occurrences(workplace, "\u039b\u039f\u0393\u039f\u03a3") == 3
+
+
+def test_letters_with_marks_are_one_word_to_advice(workplace, encoders):
+    workplace.finished("a bank\n", encoder={"handle": encoders["roberta"]}, views={"w": WORD})
+    for word in ("Ko\u0308ln", "\u0915\u093f\u0924\u093e\u092c", "\u05e9\u05b8\u05c1\u05d1\u05b7\u05ea"):
+        assert f"“{word}” does not occur" in workplace._call("report", "out", "--word", word, status=1).err
+    assert "`--word a --word + --word b`" in workplace._call("report", "out", "--word", "a+b", status=1).err
+
+
+def test_what_a_plan_read_is_not_scaled(workplace):
+    for number in range(300):
+        workplace.write(f"corpus/{number:03}.txt", "a bank. river bank\n" * 40)
+    views = {"k": WORD | {"words": "whitespace", "keep_words": ["bank"]}}
+    workplace.configure(views=views)
+    printed = workplace.drive().err
+    found = int(re.search(r"in the texts that were read: k: .*: bank [\d,]+ of ([\d,]+)", printed)[1].replace(",", ""))
+    assert found % 80 == 0
+    assert found < 300 * 80

@@ -232,7 +232,7 @@ def test_incomplete_adapters(bert, tmp_path):
     write_adapter(tmp_path / "b", {})
     assert "holds no tensor" in refused(bert, tmp_path / "b")
     (tmp_path / "b" / "adapter_config.json").write_text("[]")
-    assert "must hold a JSON object" in refused(bert, tmp_path / "b")
+    assert "is []; it must be an object: download it again" in refused(bert, tmp_path / "b")
 
 
 def test_encoders_without_adapters(bert, tmp_path):
