@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import time
 from collections.abc import Sequence
 
@@ -50,7 +51,8 @@ def find_copied(job: Job, work: PendingWork) -> tuple[PendingWork, Copied]:
     values = functools.partial(path_values, job.records, job.views)
     for file in work.to_read:
         done, known, is_left = set(map(tuple, file.done.ranges.tolist())), list[FileRange](), False
-        for block in cut_blocks_of(job, file, until):
+        alone = (dataclasses.replace(file, file=one, others=()) for one in (file.file, *file.others))
+        for block in itertools.chain.from_iterable(cut_blocks_of(job, one, until) for one in alone):
             own, content = block or (None, None)
             if own is not None and (own.first_byte, own.end_byte) in done:
                 continue
@@ -66,7 +68,7 @@ def find_copied(job: Job, work: PendingWork) -> tuple[PendingWork, Copied]:
                 known.append(own)
                 (kept if stays else copied).add(source)
         if is_left:
-            left.append(_without(file, known))
+            left.append(file if file.others else _without(file, known))
     texts, tokens = work.texts_done + kept.texts, work.tokens_done + kept.tokens
     return dataclasses.replace(work, to_read=left, texts_done=texts, tokens_done=tokens), copied
 

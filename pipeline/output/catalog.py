@@ -107,21 +107,23 @@ GROUP BY path HAVING COUNT(first_line) = 0 OR SUM(expected <> first_line) > 0
 ORDER BY path
 """
 
-# Files whose rows a pack has that will not stay as it is, and their texts and tokens that no kept block has.
+# Of the files in `asked`, those that a sound pack has as they are now, in the newest one.
 _PACKED = """
-SELECT block, fingerprint, path, size, modified, version, is_read,
-    texts * (block NOT IN (SELECT id FROM kept)), tokens * (block NOT IN (SELECT id FROM kept)) FROM (
-    SELECT r.rowid AS range, block, fingerprint, path, size, modified, version, texts, tokens,
-        path IN (SELECT path FROM read) AS is_read,
-        ROW_NUMBER() OVER (PARTITION BY path ORDER BY path NOT IN (SELECT path FROM read)
-            AND block IN (SELECT id FROM kept) DESC, attempt DESC, block DESC) AS place
+SELECT block, fingerprint = ?, path, size, modified, version FROM (
+    SELECT same.*, fingerprint, ROW_NUMBER() OVER (PARTITION BY path ORDER BY attempt DESC, block DESC) AS place
+    FROM same JOIN sound ON block = id JOIN blocks USING (id)
+    WHERE block IN (SELECT block FROM packs) AND path IN (SELECT path FROM asked))
+WHERE place = 1 ORDER BY block, range
+"""
+
+# Files that cannot be read, or are gone, and whose newest rows are in a sound pack that is not kept.
+_STRANDED = """
+SELECT block, path FROM (
+    SELECT r.rowid AS range, block, path, ROW_NUMBER() OVER (
+        PARTITION BY path ORDER BY block IN (SELECT id FROM kept) DESC, attempt DESC, block DESC) AS place
     FROM ranges r JOIN sound ON block = id JOIN blocks USING (id)
-    WHERE CASE WHEN path IN (SELECT path FROM read) THEN block IN (SELECT block FROM packs)
-            AND r.rowid IN (SELECT range FROM same) AND path IN (SELECT path FROM asked)
-        ELSE path NOT IN (SELECT path FROM pruned) END)
-WHERE place = 1 AND block IN (SELECT block FROM packs) AND (is_read
-    OR block NOT IN (SELECT id FROM kept)
-    OR block IN (SELECT block FROM ranges JOIN asked USING (path)))
+    WHERE path NOT IN (SELECT path FROM read) AND path NOT IN (SELECT path FROM pruned))
+WHERE place = 1 AND block IN (SELECT block FROM packs) AND block NOT IN (SELECT id FROM kept)
 ORDER BY block, range
 """
 
@@ -178,17 +180,11 @@ class Source(NamedTuple):
 
 
 class PackedFile(NamedTuple):
-    """A file of a pack, the settings of the pack, and whether the file can be read.
-
-    `texts`, `tokens`: of the file, unless the pack is kept.
-    """
+    """A file of a pack, and whether the pack has the run's settings."""
 
     pack: int
-    fingerprint: str
+    is_of_run: bool
     file: InputFile
-    is_read: bool
-    texts: int
-    tokens: int
 
 
 class Catalog(Scratch):
@@ -296,18 +292,18 @@ class Catalog(Scratch):
             in_part |= paths if hash_paths(paths) != together else set()
         return in_part
 
-    def packed(self, left: Iterable[str]) -> Iterator[PackedFile]:
-        """The files whose rows a sound pack has, which will not stay.
-
-        `left`: the files with work left. Those of them that a pack holds as they are now; and those that cannot be
-        read, or are gone, in packs that are not kept, or of which other files are left. In the packs' order.
-        """
+    def packed(self, paths: Iterable[str]) -> Iterator[PackedFile]:
+        """Those of these files that a sound pack holds as they are now, in the packs' order."""
         self._change("CREATE TEMP TABLE asked(path BLOB PRIMARY KEY)")
-        self._change("INSERT INTO asked VALUES (?)", ((_key(path),) for path in left))
-        rows = list(self._run(_PACKED))
+        self._change("INSERT INTO asked VALUES (?)", ((_key(path),) for path in paths))
+        rows = list(self._run(_PACKED, (self.fingerprint,)))
         self._change("DROP TABLE asked")
-        for block, fingerprint, path, size, modified, version, *more in rows:
-            yield PackedFile(block, fingerprint, InputFile(_path(path), size, modified, version), *more)
+        for pack, is_of_run, path, *state in rows:
+            yield PackedFile(pack, bool(is_of_run), InputFile(_path(path), *state))
+
+    def stranded(self) -> Iterator[tuple[int, str]]:
+        """(pack, path) of files that cannot be read, or are gone, and whose rows a pack has that does not stay."""
+        return ((pack, _path(path)) for pack, path in self._run(_STRANDED))
 
     def known(self) -> tuple[int, Iterator[tuple[int, int, int]], Iterator[bytes]]:
         """(the number of records, the records, the lines) of what sound commits hold, for `write_content_index`."""
@@ -317,10 +313,6 @@ class Catalog(Scratch):
         lines = (line for (line,) in self._run("SELECT line FROM sound JOIN blocks USING (id) ORDER BY name, id"))
         records = self._run(_RECORDS)
         return count, records, lines
-
-    def offset(self, block: int) -> int:
-        """Where the line of a block is among those of `known`."""
-        return int(next(self._run("SELECT offset FROM known WHERE block = ?", (block,)))[0])
 
     def done(self, path: str) -> Iterator[tuple[bool, int, int, int, int, int]]:
         """(is of the run's settings, block, first byte, end, records, texts) of what is kept of a file as it is now."""

@@ -162,11 +162,10 @@ def _has_empty_part(path: str, view: str) -> bool:
 class PendingWork:
     """The input files, and what is left to do in them.
 
-    `to_read`: files with blocks to do; `copies`: packs of which some files have changed, and their others. `files`: all
-    input files that can be read. `skipped`: those that cannot, and why. `missing`: paths of files of an earlier run
-    that no glob matches any more and whose rows stay; `pruned`: those whose rows are deleted. `limited`: how many
-    records are read of a file that has more. `texts_done`, `tokens_done`: of earlier runs; they stay. `catalog`: what
-    the input was compared with.
+    `to_read`: files with blocks to do. `files`: all input files that can be read. `skipped`: those that cannot, and
+    why. `missing`: paths of files of an earlier run that no glob matches any more and whose rows stay; `pruned`: those
+    whose rows are deleted. `limited`: how many records are read of a file that has more. `texts_done`, `tokens_done`:
+    of earlier runs; they stay. `catalog`: what the input was compared with.
     """
 
     to_read: list[FileToRead] = dataclasses.field(default_factory=list)
@@ -177,7 +176,6 @@ class PendingWork:
     limited: dict[str, int] = dataclasses.field(default_factory=dict)
     texts_done: int = 0
     tokens_done: int = 0
-    copies: list[tuple[int, FileToRead]] = dataclasses.field(default_factory=list)
     catalog: Catalog = dataclasses.field(default_factory=lambda: Catalog(""), repr=False)
 
     def new_views(self, views: Sequence[ViewSpec]) -> list[ViewSpec]:
@@ -189,7 +187,7 @@ class PendingWork:
     @property
     def is_empty(self) -> bool:
         """Whether every file is read to its end and none is missing."""
-        return not (self.to_read or self.copies or self.skipped or self.missing or self.pruned)
+        return not (self.to_read or self.skipped or self.missing or self.pruned)
 
 
 def find_inputs(patterns: list[str], output_path: str, *, at_most: int | None = None) -> list[InputFile]:
@@ -285,7 +283,7 @@ def find_work(
     work.skipped += [InputFile.unreadable(path, LOST_WITH_ITS_FILE) for path in sorted(lost)]
     in_part = catalog.packed_in_part()
     left = {file.path for file in readable} if reread else {*catalog.incomplete(), *in_part}
-    packed = _divide_packs(job, work, () if reread else left - in_part)
+    packed = set() if reread else _add_packs(job, work, left - in_part)
     work.to_read += [_to_read(work, file) for file in readable if file.path in left - packed]
     return work
 
@@ -355,22 +353,18 @@ def _lost_before(output_path: str) -> set[str]:
     return {path for path, reason in before.items() if reason == LOST_WITH_ITS_FILE}
 
 
-def _divide_packs(job: Job, work: PendingWork, left: Iterable[str]) -> set[str]:
-    """Add to the work what is copied, and packs that lack views; returns the paths of their files."""
+def _add_packs(job: Job, work: PendingWork, left: Iterable[str]) -> set[str]:
+    """Add to the work the files that packs hold as they are now; returns their paths.
+
+    Other files of these packs have changed, or the packs lack views. The files of each stay together: the rows that
+    are there are copied at once, and a view is added to the same block.
+    """
     packed = set[str]()
-    for pack, found in itertools.groupby(work.catalog.packed(left), key=lambda one: one.pack):
-        to_copy, to_read = list[InputFile](), list[InputFile]()
-        for one in found:
-            if not one.is_read or one.fingerprint == work.catalog.fingerprint:
-                to_copy.append(one.file)
-                work.texts_done, work.tokens_done = work.texts_done + one.texts, work.tokens_done + one.tokens
-            elif job.limits.joins_files:
-                to_read.append(one.file)
-        packed.update(file.path for file in (*to_copy, *to_read))
-        if to_copy:
-            work.copies.append((pack, FileToRead(to_copy[0], others=tuple(to_copy[1:]))))
-        if to_read:
-            work.to_read.append(dataclasses.replace(_to_read(work, to_read[0]), others=tuple(to_read[1:])))
+    for _, found in itertools.groupby(work.catalog.packed(left), key=lambda one: one.pack):
+        files = [one.file for one in found if one.is_of_run or job.limits.joins_files]
+        if files:
+            work.to_read.append(dataclasses.replace(_to_read(work, files[0]), others=tuple(files[1:])))
+            packed.update(file.path for file in files)
     return packed
 
 
@@ -421,7 +415,7 @@ def _first_records(
 def begin_work(job: Job, number: int, work: PendingWork) -> None:
     """Write the work list of an attempt; the folder does not say any more that it is complete.
 
-    It has the input files, and what is to be read or copied. What earlier runs have is in a file next to it.
+    It has the input files, and what is to be read. What earlier runs have is in a file next to it.
     """
     output_path, catalog = job.output.path, work.catalog
     storage.delete_files(output_path, [layout.SUCCESS])
@@ -434,15 +428,13 @@ def begin_work(job: Job, number: int, work: PendingWork) -> None:
             write_content_index(file, *catalog.known())
         known = layout.content_index_path(number, file.sha256)
     items = list(join_small_files(work.to_read, job.limits, job.records))
-    items += [dataclasses.replace(item, copied_from=catalog.offset(pack)) for pack, item in work.copies]
     with storage.write_atomically(storage.join(output_path, layout.work_path(number))) as file:
         _write_line(file, {"pruned": work.pruned, "known": known})
         for one in [*work.files, *work.skipped]:
             _write_line(file, {"input": one.to_json(), "max_records": work.limited.get(one.path)})
         for item in items:
             others = [other.to_json() for other in item.others]
-            line = {"file": item.file.to_json(), "others": others, "max_records": item.max_records}
-            _write_line(file, line | {"copied_from": item.copied_from})
+            _write_line(file, {"file": item.file.to_json(), "others": others, "max_records": item.max_records})
 
 
 def _write_line(file: Any, value: Any) -> None:
@@ -475,15 +467,14 @@ class WorkList:
         return pruned
 
     def items(self) -> Iterator[FileToRead]:
-        """What is to be read or copied."""
+        """What is to be read."""
         lines = self._lines()
         name = next(lines)["known"]
         known = name and storage.join(self.output_path, name)
         for line in lines:
             if "file" in line:
                 others = tuple(InputFile(**other) for other in line["others"])
-                file, most, copied_from = InputFile(**line["file"]), line["max_records"], line["copied_from"]
-                yield FileToRead(file, most, others=others, known=known, copied_from=copied_from)
+                yield FileToRead(InputFile(**line["file"]), line["max_records"], others=others, known=known)
 
 
 @dataclasses.dataclass

@@ -233,8 +233,8 @@ class Finish(beam.PTransform):
     def _keep_rows(self, catalog: Catalog) -> bool:
         """Copy the rows of files that are gone, or could not be read, from packs that do not stay. Whether it did."""
         copied = False
-        for pack, found in itertools.groupby(catalog.packed(()), key=lambda one: one.pack):
-            commit, paths = parse_commit(catalog.line(pack)), {one.file.path for one in found}
+        for pack, found in itertools.groupby(list(catalog.stranded()), key=lambda one: one[0]):
+            commit, paths = parse_commit(catalog.line(pack)), {path for _, path in found}
             if commit is not None:
                 with contextlib.suppress(*NOT_COPIED):  # damaged: the rows are lost
                     moves = [Move(own, own) for own in commit.files if own.file.path in paths]

@@ -64,7 +64,7 @@ class Slice:
     A compressed file is one slice: `start` 0, `end` None. `max_records`: only so many of its records are read.
     `reader`: (i, n): of n readers of the same bytes, this one keeps every n-th block, from block i on. `others`: small
     files that are read together with this one, all of them whole. `known`: the path of the commits of earlier runs, if
-    there are any. `copied_from`: which of these, a pack, has the rows, which are copied; the files may be gone.
+    there are any.
     """
 
     file: InputFile
@@ -75,7 +75,6 @@ class Slice:
     reader: tuple[int, int] = (0, 1)
     others: tuple[InputFile, ...] = ()
     known: str = ""
-    copied_from: int | None = None
 
     @property
     def size(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -45,7 +44,7 @@ def read_blocks(
     If reading fails, an `InputFile` with the problem follows the blocks before the failure. What `committed` raises is
     passed on: it is not the input's fault.
     """
-    if slice_.others or slice_.copied_from is not None or (slice_.known and slice_.is_whole_file):
+    if slice_.others or (slice_.known and slice_.is_whole_file):
         yield from _read_pack(slice_, limits, record_format, committed)
         return
     reader, readers = slice_.reader
@@ -81,13 +80,9 @@ def _read_pack(
 ) -> Iterator[TextBlock | Commit | InputFile]:
     """Blocks of several small files. A file that fills a block is on its own.
 
-    Files whose bytes are known are copied from where they are; so are files of a pack of which others have changed.
+    Files whose bytes are known are copied from where they are, such as files of a pack of which others have changed.
     """
     files = (slice_.file, *slice_.others)
-    if slice_.copied_from is not None and committed is not None:
-        with contextlib.suppress(*NOT_COPIED):
-            yield committed.copy_pack(slice_.known, slice_.copied_from, files)
-            return
     limits = limits.of_packs if slice_.others else limits
     together = hash_paths(file.path for file in files) if slice_.others else None
     waiting: list[tuple[FileRange, Any]] = []

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from layerbeam.transforms.flow import counters, metrics
 from layerbeam.transforms.flow.block_commit import find_commit, put_commit
 from layerbeam.transforms.flow.blocks import TextBlock
-from layerbeam.transforms.flow.commits import Commit, FileRange, InputFile
+from layerbeam.transforms.flow.commits import Commit, FileRange
 from layerbeam.transforms.flow.content_index import ContentIndex, IndexedFile
 from layerbeam.transforms.input.path_fields import path_values
 from layerbeam.transforms.parts.part_format import Output
@@ -58,14 +58,6 @@ class CommittedBlocks:
         (own,) = texts.files
         is_possible = known and not has_sums_by_field(self._views)
         return self._sources(self._open(known).find_texts(own) if is_possible else (), own)
-
-    def copy_pack(self, known: str, offset: int, files: Sequence[InputFile]) -> Commit:
-        """Commit some files of a pack, of which others have changed or were pruned. Errors as from `copy`."""
-        commit = self._open(known).commit(offset)
-        if commit is None:
-            raise ValueError("the commit of a pack is damaged")
-        of_file = {own.file: own for own in commit.files}
-        return self.copy(commit, [Move(of_file[file], of_file[file]) for file in files])
 
     def copy(self, commit: Commit, moves: Sequence[Move]) -> Commit:
         """Commit files whose rows are copied from the parts of this commit.

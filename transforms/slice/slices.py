@@ -50,7 +50,7 @@ class FileToRead:
     """A file with work left.
 
     `max_records`: only so many of its records are read, and it has more. `done`: known to estimates only. `others`:
-    small files that are read together with this one. `known`, `copied_from`: as in `Slice`.
+    small files that are read together with this one. `known`: as in `Slice`.
     """
 
     file: InputFile
@@ -58,7 +58,6 @@ class FileToRead:
     done: Done = dataclasses.field(default_factory=Done)
     others: tuple[InputFile, ...] = ()
     known: str = ""
-    copied_from: int | None = None
 
 
 def join_small_files(
@@ -139,7 +138,7 @@ def cut_file(
 ) -> Iterator[tuple[FileToRead, int, int | None]]:
     """(file, start, end) of each range."""
     work = FileToRead(file) if isinstance(file, InputFile) else file
-    if work.others or work.copied_from is not None:
+    if work.others:
         yield work, 0, work.file.size
         return
     # What is limited is counted from the file's start.
@@ -165,7 +164,7 @@ def scan_range(
     part of a file, only where blocks may end is known. In a Parquet file, a slice is as many row groups as hold about
     `text_bytes`, by the footer. A compressed file is one slice, and is only opened here.
     """
-    if work.others or work.copied_from is not None:  # all of them are read in one place, from their first lines
+    if work.others:  # all of them are read in one place, from their first lines
         return RangeScan(work, start, ((start, end, 0),))
     format_ = INPUT_FORMATS[record_format.format]
     max_records = None if format_.pieces_are_blocks and end is not None else work.max_records
@@ -211,7 +210,7 @@ def number_slices(
         left = None if in_order[0].max_records is None else in_order[0].max_records - first_line
         if left is not None and left <= 0:
             break
-        yield Slice(work.file, start, end, first_line, left, (0, 1), work.others, work.known, work.copied_from)
+        yield Slice(work.file, start, end, first_line, left, (0, 1), work.others, work.known)
         first_line += num_lines
 
 
