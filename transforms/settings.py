@@ -91,11 +91,11 @@ def check_encoding(encoding: str) -> str:
 
 
 def check_splitter(name: str) -> str:
-    """ValueError unless it is sentencex, tensorflow_text or has the form module:function."""
+    """ValueError unless it is sentencex or has the form module:function."""
     module, _, function = name.partition(":")
-    if name in ("sentencex", "tensorflow_text") or all(map(str.isidentifier, [*module.split("."), function])):
+    if name == "sentencex" or all(map(str.isidentifier, [*module.split("."), function])):
         return name
-    raise ValueError("should be sentencex, tensorflow_text or your own module:function, such as my_package.text:split")
+    raise ValueError("should be sentencex or your own module:function, such as my_package.text:split")
 
 
 # The languages that sentencex has rules and tests for. It reads any other by the rules of English, without a message.
@@ -158,7 +158,7 @@ class RecordFormat(Settings):
     unit: Literal["record", "sentence", "chunk"] = setting("record", "what is embedded as one text")
     chunk: ChunkSettings = setting(ChunkSettings(), "how records are cut for unit: chunk")  # noqa: RUF009
     sentences: Annotated[str, AfterValidator(check_splitter)] = setting(
-        "sentencex", "what splits sentences: sentencex, tensorflow_text, or your own function as module:function"
+        "sentencex", "what splits sentences: sentencex, or your own function as module:function"
     )
     language: Language = setting("en", "the language of the texts, for sentencex")  # noqa: RUF009
     encoding: Annotated[str, AfterValidator(check_encoding)] = setting(

@@ -199,7 +199,7 @@ def resolve(config: Config) -> Job:
     if config.output.path.startswith("hf://"):
         raise UsageError(f"output.path: {config.output.path}: {storage.NOT_WRITTEN}")
     splitter = config.input.splitter
-    if splitter is not None and splitter != "tensorflow_text":
+    if splitter is not None:
         try:
             open_splitter(splitter, config.input.language)
         except SplitterError as error:
@@ -248,7 +248,7 @@ def _make_job(config: Config, job: EmbedJob) -> Job:
     del settings["output"]["path"]  # equal runs into two folders are equal
     del settings["beam"]  # where it ran, perhaps with keys of stores
     run_identity = identify_run(identity, job.encoder.describe(), settings, job.versions)
-    output = Output(config.output.path, run_identity["fingerprint"], config.output.byte_stream_split)
+    output = Output(config.output.path, run_identity["fingerprint"])
     limits = _block_limits(config, job)
     return Job(config, job.encoder, job.views, job.versions, job.notes, run_identity, output, limits)
 

@@ -20,7 +20,7 @@ def restore_job(run: Mapping[str, Any], output_path: str, *, trust: bool) -> Job
     """
     config = restore_config(run, output_path)
     handle, splitter = config.encoder.handle, config.input.splitter
-    if not trust and splitter not in (None, "sentencex", "tensorflow_text"):
+    if not trust and splitter not in (None, "sentencex"):
         raise _distrust(output_path, f"import and call the function {splitter} (input.sentences)")
     for address in (handle, config.encoder.adapter):
         if not trust and address and "://" in address:

@@ -169,9 +169,6 @@ class OutputConfig(Settings):
         "and no more than 16 batches of tokens",
         ge=1,
     )
-    byte_stream_split: bool = setting(
-        False, "float32 Parquet: about 8 % smaller, for readers that support it (Spark only since 2026)"
-    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

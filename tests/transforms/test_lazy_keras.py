@@ -17,7 +17,6 @@ from layerbeam.transforms.hardware import import_tensorflow, import_tensorflow_t
 
 tf = import_tensorflow()
 import_tensorflow_text("fast_wordpiece_tokenizer")
-import_tensorflow_text("state_based_sentence_breaker_op").StateBasedSentenceBreaker()
 import inspect
 inspect.getmodule(inspect)  # asks every module for its file
 assert "keras" not in sys.modules

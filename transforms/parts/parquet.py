@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.parts.part_format import Output, PartFormat
-from layerbeam.transforms.views.number_types import as_matrix, code_names, element_type, vector_names
+from layerbeam.transforms.views.number_types import as_matrix, code_names, vector_names
 from layerbeam.transforms.views.view import ViewSpec
 
 # Vectors hardly compress: level 1 is as small as the higher ones, and several times as fast.
@@ -33,9 +33,6 @@ class ParquetFormat(PartFormat):
     def write(self, view: ViewSpec, columns: pa.Schema, tables: Iterable[pa.Table], file: Any, output: Output) -> None:
         metadata = {b"layerbeam.view": view.name.encode(), **(columns.metadata or {})}
         vectors = vector_names(columns)
-        types = {name: element_type(columns.field(name).type) for name in vectors}
-        # For float32 vectors some 8 % smaller.
-        split = [n for n in vectors if output.byte_stream_split and types[n].value_type == pa.float32()]
         # Plain, a code takes the 4 bytes of Parquet's smallest integer.
         codes = [_leaf(columns.field(name)) for name in code_names(columns)]
         with pq.ParquetWriter(
@@ -45,7 +42,6 @@ class ParquetFormat(PartFormat):
             compression_level=_ZSTD_LEVEL,
             use_dictionary=[*(field.name for field in columns if pa.types.is_string(field.type)), *codes],
             write_statistics=[name for name in columns.names if name not in vectors],
-            column_encoding={_leaf(columns.field(name)): "BYTE_STREAM_SPLIT" for name in split} or None,
         ) as writer:
             for table in tables:
                 num_bytes = sum(as_matrix(chunk).nbytes for name in vectors for chunk in table[name].chunks)

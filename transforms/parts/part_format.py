@@ -26,7 +26,6 @@ class Output:
 
     path: str
     fingerprint: str
-    byte_stream_split: bool = False
     attempt: int | None = None
 
     def write_atomically(self, path_of: Callable[[str], str]) -> AbstractContextManager[storage.HashedWriter]:

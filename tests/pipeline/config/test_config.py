@@ -60,7 +60,7 @@ encodr: {}
 views: {tokens: {layer: 3}}
     views.tokens.layer: unknown setting; did you mean `layers`?
 output: {x: 1}
-    output.x: unknown setting; known here: path, target_part_bytes, byte_stream_split
+    output.x: unknown setting; known here: path, target_part_bytes
 output: null
     output: should be a mapping of settings; given: None
 views: {tokens: {keep_words: [1]}}
@@ -135,14 +135,14 @@ input: {encoding: utf8mb4}
 input: {encoding: base64}
     input.encoding: Python knows no text encoding base64; for example utf-8, latin-1, cp1252; given: 'base64'
 input: {unit: sentence, sentences: pysbd}
-    input.sentences: should be sentencex, tensorflow_text or your own module:function, such as my_package.text:split;
+    input.sentences: should be sentencex or your own module:function, such as my_package.text:split;
     given: 'pysbd'
 input: {language: de}
     input.language: is for sentences and chunks that end at them; set unit, or remove it
-input: {sentences: tensorflow_text}
+input: {sentences: "textwrap:wrap"}
     input.sentences: is for sentences and chunks that end at them; set unit, or remove it
-input: {unit: sentence, sentences: tensorflow_text, language: de}
-    input.language: is for sentencex only, and input.sentences is tensorflow_text; remove it
+input: {unit: sentence, sentences: "textwrap:wrap", language: de}
+    input.language: is for sentencex only, and input.sentences is textwrap:wrap; remove it
 input: {format: text, id_field: id}
     input.id_field: format text has no such setting (it belongs to jsonl, parquet, csv and tsv)
 input: {format: parquet, encoding: latin-1}
@@ -273,10 +273,10 @@ def test_fingerprint_has_splitter_and_language_of_sentences():
         settings["input"] |= given
         return resolve(load.check(settings, source="c.yaml"))
 
-    changes = [{}, {"sentences": "tensorflow_text"}, {"language": "de"}, {"sentences": "textwrap:wrap"}]
+    changes = [{}, {"language": "de"}, {"sentences": "textwrap:wrap"}]
     jobs = [job_of(unit="sentence", **change) for change in changes]
     assert len({job.run_identity["fingerprint"] for job in jobs}) == len(jobs)
-    assert jobs[2].run_identity["identity"]["input"]["language"] == "de"
+    assert jobs[1].run_identity["identity"]["input"]["language"] == "de"
     assert not {"sentences", "language"} & job_of().run_identity["identity"]["input"].keys()
 
 

@@ -89,9 +89,11 @@ def test_equal_bytes_and_a_true_plan(workplace, unit):
     assert planned["lengths"]["of"] == "context"
 
 
-def test_a_record_of_one_text_has_the_bytes_of_the_text_alone(workplace):
+def test_a_record_of_one_text_has_the_bytes_of_the_text_alone(workplace, monkeypatch):
     lines = [line.strip() for line in random_lines(40) if line.strip()]
-    workplace.prepare("\n".join(lines), input={"unit": "sentence", "sentences": "tensorflow_text"}, views=VIEWS)
+    workplace.write("one_text.py", "def whole(text): return [(0, len(text))]\n")
+    monkeypatch.syspath_prepend(str(workplace.folder))
+    workplace.prepare("\n".join(lines), input={"unit": "sentence", "sentences": "one_text:whole"}, views=VIEWS)
     workplace.drive()
     assert workplace.rows("texts").num_rows == len(lines)
     for context in ("record", {"sentences": 2}):

@@ -122,7 +122,6 @@ def test_sentence_spans_refer_to_paragraph(workplace):
     [
         ({}, ["Dr. Lee paid 3.5.", "He left."]),
         ({"language": "ru"}, ["Dr.", "Lee paid 3.5.", "He left."]),
-        ({"sentences": "tensorflow_text"}, ["Dr.", "Lee paid 3.", "5.", "He left."]),
         ({"sentences": "my_words:at_spaces"}, ["Dr.", "Lee", "paid", "3.5.", "He", "left."]),
     ],
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from corpora import known_file
 
-from layerbeam.transforms.flow import known as module
+from layerbeam.transforms.flow import content_index as module
 from layerbeam.transforms.flow.commits import Commit, FileRange, InputFile, name_of
 from layerbeam.transforms.flow.content_index import ContentIndex
 

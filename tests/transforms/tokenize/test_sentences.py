@@ -10,8 +10,6 @@ from layerbeam.transforms.flow import metrics
 from layerbeam.transforms.input.content import contradiction
 from layerbeam.transforms.settings import LINES, BlockLimits
 
-TENSORFLOW_TEXT = {"sentences": "tensorflow_text"}
-
 
 def sentences(block) -> list[tuple[int, int, int, str]]:
     return list(
@@ -20,32 +18,13 @@ def sentences(block) -> list[tuple[int, int, int, str]]:
 
 
 def test_sentences_with_their_place_in_the_record(corpus):
-    (block,) = read_sentences(corpus("  One é. Two!\nThree?  (Four.) “Five!” six\n"), **TENSORFLOW_TEXT)
+    (block,) = read_sentences(corpus("  One é. Two!\nThree?  (Four.) “Five!” six\n"))
     assert sentences(block) == [
         (0, 0, 2, "One é."),
         (0, 1, 9, "Two!"),
         (1, 0, 0, "Three?"),
-        (1, 1, 8, "(Four.)"),
-        (1, 2, 16, "“Five!"),
-        (1, 3, 22, "” six"),
+        (1, 1, 8, "(Four.) “Five!” six"),
     ]
-
-
-def test_what_the_breaker_knows_and_what_it_does_not(corpus):
-    (block,) = read_sentences(
-        corpus("The U.S. is big. Mr. Smith paid 3.50.\nA heading\n\nText. 你好。世界！\n"),
-        record="file",
-        **TENSORFLOW_TEXT,
-    )
-    found = "|".join(text for *_, text in sentences(block))
-    assert found == "The U.S.|is big.|Mr.|Smith paid 3.|50.|A heading\n\nText.|你好。|世界！"
-
-
-def test_white_space_of_several_bytes(corpus):
-    (block,) = read_sentences(
-        corpus("\u00a0. \u00a0 b.\u2003\n\u2003\u2003x\u2003\u2003\u2003y.\u0085 z\n"), **TENSORFLOW_TEXT
-    )
-    assert sentences(block) == [(0, 0, 1, "."), (0, 1, 5, "b."), (1, 0, 2, "x\u2003\u2003\u2003y."), (1, 1, 10, "z")]
 
 
 def test_blank_records_have_no_sentence_or_are_one(corpus):
@@ -89,13 +68,12 @@ def folder(tmp_path_factory):
         st.text(st.sampled_from('aDé漢😀.!?…。 \u00a0\u2003\u3000\u2028\t\r\x85\0\u0301")“”「」'), max_size=30),
         max_size=6,
     ).filter(lambda records: contradiction("\n".join(records).encode(), LINES) is None),
-    st.sampled_from(["sentencex", "tensorflow_text"]),
 )
-def test_sentences_cover_all_but_white_space(folder, records, splitter):
+def test_sentences_cover_all_but_white_space(folder, records):
     path = folder / "a.txt"
     path.write_bytes("\n".join(records).encode())
     records = [record.removesuffix("\r") for record in records]
-    for block in read_sentences(path, sentences=splitter):
+    for block in read_sentences(path):
         left = {number: list(record) for number, record in enumerate(records)}
         for line, _, offset, text in sentences(block):
             assert text.strip() == text != ""
