@@ -11,10 +11,9 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
 
 from layerbeam.pipeline.config.identity import RunIdentity, differences, only_adds_views
@@ -475,30 +474,3 @@ class WorkList:
             if "file" in line:
                 others = tuple(InputFile(**other) for other in line["others"])
                 yield FileToRead(InputFile(**line["file"]), line["max_records"], others=others, known=known)
-
-
-@dataclasses.dataclass
-class FindWork(beam.PTransform):
-    """Any one element -> `FileToRead`, from the work list of the attempt, which is made if there is none yet.
-
-    `prune_missing`, `reread`: of `find_work`.
-    """
-
-    job: Job
-    number: int
-    prune_missing: bool = False
-    reread: bool = False
-
-    def expand(self, start: Any) -> Any:
-        return start | beam.FlatMap(lambda _: self.start()()).with_output_types(FileToRead)
-
-    def start(self) -> Callable[[], Iterator[FileToRead]]:
-        """The stage as a function."""
-        return self._find
-
-    def _find(self) -> Iterator[FileToRead]:
-        job = self.job
-        work_list = WorkList(job.output.path, self.number)
-        if not work_list.exists:
-            begin_work(job, self.number, find_work(job, prune_missing=self.prune_missing, reread=self.reread))
-        yield from work_list.items()

@@ -15,7 +15,6 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 
@@ -28,7 +27,7 @@ from layerbeam.pipeline.output.find import LOST_WITH_ITS_FILE, WorkList
 from layerbeam.pipeline.output.manifest import describe_views, load_manifest
 from layerbeam.pipeline.output.rejects import count_rejects, remedy
 from layerbeam.pipeline.output.run_log import RunLog
-from layerbeam.pipeline.output.word_types import WordTypes
+from layerbeam.pipeline.output.word_types import WordTypeTables
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow import layout, metrics
 from layerbeam.transforms.flow.block_commit import put_commit
@@ -61,15 +60,14 @@ class SupersededError(Exception):
 
 
 @dataclasses.dataclass
-class Finish(beam.PTransform):
-    """`InputFile` with its problem, each that could not be read -> the manifest as JSON, once all blocks are done.
+class RunEnd:
+    """The steps of the end of a run, once all blocks are done; the last one writes the manifest.
 
-    All else is on the disk. Many workers gather the commits and make the tables of `word_type` views; one loads what
-    is known of the folder and writes the rest. Nothing if a newer run is active in the folder, or has finalized it.
+    Many workers gather the commits and make the tables of `word_type` views; one loads what is known of the folder and
+    writes the rest. Nothing is done if a newer run is active in the folder, or has finalized it.
 
     `run_number`: of the run whose end is recorded here, because the program that submitted it may have exited. If that
-    has not, it writes the record once more, with what only it knows. `spread`: whether many workers gather the commits,
-    as they do where there are tables; for a small run it costs more than it saves.
+    has not, it writes the record once more, with what only it knows.
     """
 
     output: Output
@@ -78,45 +76,30 @@ class Finish(beam.PTransform):
     max_reject_rate: float | None
     text_field: str | list[str]
     run_number: int
-    spread: bool = True
 
-    def expand(self, problems: Any) -> Any:
-        start = problems.pipeline | beam.Impulse() | "no problem" >> beam.Map(lambda _: None)
-        ended = (start, problems) | beam.Flatten() | "under one key" >> beam.WithKeys(0) | beam.GroupByKey()
-        if not (self.spread or self._has_tables):
-            return ended | "finish" >> beam.FlatMapTuple(lambda _, problems: self._do_all(problems))
-        gathered = (
-            ended
-            | "list commits" >> beam.FlatMapTuple(self._list)
-            | "spread commits" >> beam.Reshuffle()
-            | "gather commits" >> beam.MapTuple(self._gather)
-            | "all commits" >> beam.GroupByKey()
-        )
-        tables: tuple[Any, ...] = ()
-        if self._has_tables:
-            unfinished = gathered | "unfinished" >> beam.Filter(lambda _: self._work_list.exists)
-            tables = (beam.pvalue.AsList(unfinished | "word types" >> self._word_types),)
-        return gathered | "finish" >> beam.FlatMap(self._finish, *tables)
-
-    def start(self) -> Callable[[Iterable[InputFile]], Iterator[str]]:
-        """The stage as a function of all problems."""
-        return self._do_all
-
-    def _do_all(self, problems: Iterable[InputFile | None]) -> Iterator[str]:
-        gathered = [self._gather(*element) for element in self._list(0, problems)]
-        if self._has_tables and self._work_list.exists:
-            self._word_types.make_all()
-        yield from self._finish((0, [found for _, found in gathered]))
+    def do_all(self, problems: Iterable[InputFile | None]) -> Iterator[str]:
+        """Do all steps in one place; gives the manifest as JSON. `problems`: files that could not be read."""
+        gathered = [self.gather(*element) for element in self.list_commits(0, problems)]
+        if self.has_tables and self.has_work_list:
+            self.tables.make_all()
+        yield from self.finish_gathered((0, [found for _, found in gathered]))
 
     @property
-    def _has_tables(self) -> bool:
+    def has_tables(self) -> bool:
+        """Whether a view is a table of word types."""
         return any(view.aggregates for view in self.views)
 
     @property
-    def _word_types(self) -> WordTypes:
-        return WordTypes(self.output, self.views, self.run_number, self.open)
+    def has_work_list(self) -> bool:
+        """Whether the work list of the attempt is there: it is deleted when the run is finished."""
+        return self._work_list.exists
 
-    def _list(
+    @property
+    def tables(self) -> WordTypeTables:
+        """The steps that make the tables."""
+        return WordTypeTables(self.output, self.views, self.run_number, self.open)
+
+    def list_commits(
         self, _: int, problems: Iterable[InputFile | None]
     ) -> Iterator[tuple[tuple[str, int, int] | None, list[InputFile]]]:
         """(None, all problems); if there are many commits, (where a file has the names of some, no problem).
@@ -141,7 +124,8 @@ class Finish(beam.PTransform):
     def _names(self, sha256: str) -> str:
         return layout.names_path(self.run_number, sha256)
 
-    def _gather(self, names: tuple[str, int, int] | None, problems: list[InputFile]) -> tuple[int, list[InputFile]]:
+    def gather(self, names: tuple[str, int, int] | None, problems: list[InputFile]) -> tuple[int, list[InputFile]]:
+        """Join the commits of one element of `list_commits` to one file; passes the problems on, under one key."""
         if names is not None:
             path, offset, size = names
             with storage.open_binary(storage.join(self.output.path, path), offset + size) as file:
@@ -149,7 +133,8 @@ class Finish(beam.PTransform):
                 gather(self.output.path, storage.parse_json(file.read(size)))
         return 0, problems
 
-    def _finish(self, element: tuple[int, Iterable[list[InputFile]]], _: Iterable[Any] = ()) -> Iterator[str]:
+    def finish_gathered(self, element: tuple[int, Iterable[list[InputFile]]], _: Iterable[Any] = ()) -> Iterator[str]:
+        """The manifest as JSON, after all elements are gathered; nothing if a newer run has the folder."""
         with self._end_if_superseded():
             # JSON, because Beam's coder for strings refuses a path that is not UTF-8; JSON escapes it.
             yield json.dumps(self.finish(itertools.chain.from_iterable(element[1])))

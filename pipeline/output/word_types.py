@@ -1,4 +1,4 @@
-"""The tables of `word_type` views, made of all blocks once these are done: the Beam transform `WordTypes`.
+"""The tables of `word_type` views, made of all blocks once these are done.
 
 No sums cross a shuffle: only paths, a sample of the keys and the ends of ranges. Whoever gets a range reads what the
 parts have of it, in the order of the rows. A part of a table is committed as a block without files.
@@ -11,8 +11,6 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-
-import apache_beam as beam
 
 from layerbeam.pipeline.output.catalog import Catalog
 from layerbeam.transforms import storage
@@ -35,8 +33,8 @@ _PATHS_AT_ONCE = 16
 
 
 @dataclasses.dataclass
-class WordTypes(beam.PTransform):
-    """One element, once all blocks are done -> the name of each part of a table, after it is committed.
+class WordTypeTables:
+    """The steps that make the tables, and commit each part of them.
 
     `views`: of the run; each of level `word_type` has at least one part. `open_catalog`: what is known of the folder.
     """
@@ -46,29 +44,17 @@ class WordTypes(beam.PTransform):
     run_number: int
     open_catalog: Callable[[], Catalog]
 
-    def expand(self, ended: Any) -> Any:
-        return (
-            ended
-            | "list sums" >> beam.FlatMap(self._list)
-            | "spread parts" >> beam.Reshuffle()
-            | "sample keys" >> beam.MapTuple(self._sample)
-            | "join samples" >> beam.CombinePerKey(merge_samples)
-            | "cut ranges" >> beam.FlatMapTuple(self._cut)
-            | "spread ranges" >> beam.Reshuffle()
-            | "add sums" >> beam.MapTuple(self._make)
-        )
-
     def make_all(self) -> None:
-        """The tables, in one place."""
+        """Do all steps in one place."""
         samples = collections.defaultdict[int, list[Sample]](list)
-        for element in self._list(None):
-            index, sample = self._sample(*element)
+        for element in self.list_sums():
+            index, sample = self.sample(*element)
             samples[index].append(sample)
         for index, of_view in samples.items():
-            for range_ in self._cut(index, merge_samples(of_view)):
-                self._make(*range_)
+            for range_ in self.cut(index, merge_samples(of_view)):
+                self.make(*range_)
 
-    def _list(self, _: Any) -> Iterator[tuple[int, Sequence[str]]]:
+    def list_sums(self, _: Any = None) -> Iterator[tuple[int, Sequence[str]]]:
         """Write the list of all sums. Gives some paths of those of a view, or none, so that each view has a table."""
         catalog = self.open_catalog()
         with storage.write_atomically(self._sums) as file:
@@ -91,15 +77,18 @@ class WordTypes(beam.PTransform):
             listed = map(storage.parse_json, file)
             yield from (storage.join(self.output.path, path) for number, path in listed if number == index)
 
-    def _sample(self, index: int, paths: Sequence[str]) -> tuple[int, Sample]:
+    def sample(self, index: int, paths: Sequence[str]) -> tuple[int, Sample]:
+        """(the number of the view, a sample of the keys in these files)."""
         return index, sample_keys(self.views[index], paths)
 
-    def _cut(self, index: int, sample: Sample) -> Iterator[tuple[int, int, int, KeyRange]]:
+    def cut(self, index: int, sample: Sample) -> Iterator[tuple[int, int, int, KeyRange]]:
+        """The ranges of keys of the parts of a table."""
         ranges = key_ranges(self.views[index], sample)
         for number, range_ in enumerate(ranges):
             yield index, number, len(ranges), range_
 
-    def _make(self, index: int, number: int, of: int, range_: KeyRange) -> str:
+    def make(self, index: int, number: int, of: int, range_: KeyRange) -> str:
+        """Write and commit a part of a table; returns its name."""
         view, output = self.views[index], self.output
         part = write_word_types(output, view, number, of, make_word_types(view, self._paths(index), range_))
         name = f"{layout.WORD_TYPES}-{view.name}-{number:05d}"

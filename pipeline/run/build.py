@@ -8,8 +8,8 @@ from typing import Any
 import apache_beam as beam
 
 from layerbeam.pipeline.config.job import Job
-from layerbeam.pipeline.output.find import FindWork
-from layerbeam.pipeline.output.finish import Finish
+from layerbeam.pipeline.output.finish import RunEnd
+from layerbeam.pipeline.run.stages import FindWork, Finish
 from layerbeam.transforms.encode import EncodeBlocks
 from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.hardware import Hardware
@@ -62,7 +62,7 @@ def make_stages(
         TokenizeBlocks(encoder, views=job.views, settings=job.sequences, hardware=hardware),
         EncodeBlocks(job.load_encoder, views=job.views, settings=job.encoding, hardware=device),
         WriteBlocks(output, encoder, views=job.views),
-        Finish(output, job.views, job.run_identity, rate, text_field, run_number, spread),
+        Finish(RunEnd(output, job.views, job.run_identity, rate, text_field, run_number), spread),
     )
 
 

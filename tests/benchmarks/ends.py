@@ -124,8 +124,9 @@ def finish(corpus: Corpus) -> None:
     import apache_beam as beam
 
     from layerbeam.pipeline.config.identity import RunIdentity
-    from layerbeam.pipeline.output.finish import Finish
+    from layerbeam.pipeline.output.finish import RunEnd
     from layerbeam.pipeline.run.engines import local_runner
+    from layerbeam.pipeline.run.stages import Finish
     from layerbeam.transforms import storage
     from layerbeam.transforms.flow.commits import InputFile
 
@@ -139,7 +140,7 @@ def finish(corpus: Corpus) -> None:
     local = local_runner([], workers=1)
     with beam.Pipeline(runner=local.runner, options=local.options) as root:
         problems = root | beam.Create([]).with_output_types(InputFile)
-        _ = problems | "finish" >> Finish(corpus.output, (corpus.view,), head, 1.0, "text", 1)
+        _ = problems | "finish" >> Finish(RunEnd(corpus.output, (corpus.view,), head, 1.0, "text", 1))
     if not storage.exists(storage.join(corpus.output.path, "_SUCCESS")):
         raise SystemExit("the run did not end with _SUCCESS")
 

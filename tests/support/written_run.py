@@ -14,7 +14,7 @@ from layerbeam.pipeline.config.identity import RunIdentity
 from layerbeam.pipeline.dataset.reader import Run
 from layerbeam.pipeline.output.catalog import open_catalog
 from layerbeam.pipeline.output.find import PendingWork, begin_work
-from layerbeam.pipeline.output.finish import Finish
+from layerbeam.pipeline.output.finish import RunEnd
 from layerbeam.transforms.flow.block_commit import put_commit
 from layerbeam.transforms.flow.commits import Commit, FileRange, InputFile, name_of
 from layerbeam.transforms.parts.part_format import Output
@@ -44,5 +44,5 @@ def write_run(path: Path | str, view: ViewSpec, tables: Sequence[pa.Table]) -> R
     begin_work(job, 1, PendingWork(files=[file], catalog=open_catalog(output.path)))
     for commit in commits:
         put_commit(output, commit)
-    Finish(output, (view,), head, 1.0, "text", 1).finish()
+    RunEnd(output, (view,), head, 1.0, "text", 1).finish()
     return layerbeam.open_run(path, allow_incomplete=not tables)

@@ -41,12 +41,12 @@ def blocks_written(workplace, run: int) -> int:
 def test_workers_gather_the_commits_for_the_last_step(many, monkeypatch):
     files, left = many.files(), []
 
-    def end(self, *, real=finish.Finish._end, **how) -> None:
+    def end(self, *, real=finish.RunEnd._end, **how) -> None:
         left.extend(os.listdir(f"{self.output.path}/_commits"))
         real(self, **how)
 
     monkeypatch.setattr(finish, "GATHERED", 3)
-    monkeypatch.setattr(finish.Finish, "_end", end)
+    monkeypatch.setattr(finish.RunEnd, "_end", end)
     shutil.rmtree("out")
     many.drive()
     gathered = [name for name in left if name.endswith(".jsonl")]
@@ -112,7 +112,7 @@ def test_a_run_that_fails_at_any_step_of_its_end_loses_nothing(many, monkeypatch
     def killed(*_: object, **__: object) -> None:
         raise OSError(5, "killed")
 
-    steps = ("_write", "find_problems", "Finish._delete_strays", "_empty_folder")
+    steps = ("_write", "find_problems", "RunEnd._delete_strays", "_empty_folder")
     for name in steps:
         with monkeypatch.context() as patch:
             patch.setattr(f"layerbeam.pipeline.output.finish.{name}", killed)
