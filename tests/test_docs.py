@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib.util
 import json
@@ -48,6 +49,30 @@ def test_links_have_targets(page):
         if target not in known or (anchor and anchor not in anchors(target)):
             broken.append(f"{path}#{anchor}")
     assert broken == []
+
+
+def test_names_of_the_walk_are_defined_where_it_links():
+    walk = (ROOT / "docs/inside.md").read_text()
+    named = re.findall(r"\[`(\w+)`\]\(\.\./([\w/.]+)\)", walk)
+    assert len(named) > 50
+    for name, path in named:
+        defined = rf"^(?:class|def) {name}\b"
+        assert re.search(defined, (ROOT / path).read_text(), re.MULTILINE), f"{name} is not in {path}"
+
+
+def test_the_page_of_an_output_folder_lists_all_files():
+    page = ast.get_docstring(ast.parse((ROOT / "pipeline/output/__init__.py").read_text())) or ""
+    layout = ast.parse((ROOT / "transforms/flow/layout.py").read_text())
+    assigned = [node for node in layout.body if isinstance(node, ast.Assign)]
+    names = {
+        node.targets[0].id: node.value.value
+        for node in assigned
+        if isinstance(node.targets[0], ast.Name) and isinstance(node.value, ast.Constant)
+    }
+    others = {"EMPTY", "WORD_TYPES", "REPORT", "CARD"}  # of views, and of other commands
+    missing = [value for name, value in names.items() if name not in others and str(value) not in page]
+    assert [value for value in missing if isinstance(value, str)] == []
+    assert len(names) > 12
 
 
 def test_anchors_follow_github():
