@@ -65,20 +65,35 @@ def find_in_input(given: InputConfig, encoder: EncoderConfig) -> Iterator[str]:
     changed = [field.name for field in fields_of(InputConfig) if getattr(given, field.name) != default_of(field)]
     yield from _misplaced(given, "format", changed)
     yield from _in_unit(given, changed)
+    yield from _in_pairs(given, encoder)
+    yield from _in_quotes(given)
+    yield from _in_path_fields(given.path_fields)
+    yield from _in_kept_fields(given)
+
+
+def _in_pairs(given: InputConfig, encoder: EncoderConfig) -> Iterator[str]:
+    """What breaks a rule of pairs."""
     pair = "pair_field" if given.pair_field is not None else "pair_separator"
     if getattr(given, pair) is not None and given.unit != "record":
         yield f"{pair}: a pair is one text; remove it, or set unit: record"
     if getattr(given, pair) is not None and encoder.long_text == "window":
         yield f"{pair}: windows are for single texts; remove it, or set encoder.long_text: truncate"
-    if given.is_delimited and given.quote_mark == given.separator:
-        yield f"quote: {given.quote_mark} is already input.delimiter"
-    if given.is_delimited and given.escape in (given.quote_mark, given.separator) and given.escape is not None:
-        yield f"escape: {given.escape} is already input.quote or input.delimiter; two quotes for one need no escape"
     if given.pair_separator == "":
         yield "pair_separator: is empty; give the characters between the two texts, or null"
     if given.pair_field in given.text_fields:
         yield f"pair_field: {given.pair_field} is already input.text_field"
-    yield from _in_path_fields(given.path_fields)
+
+
+def _in_quotes(given: InputConfig) -> Iterator[str]:
+    """What breaks a rule of the characters in CSV and TSV."""
+    if given.is_delimited and given.quote_mark == given.separator:
+        yield f"quote: {given.quote_mark} is already input.delimiter"
+    if given.is_delimited and given.escape in (given.quote_mark, given.separator) and given.escape is not None:
+        yield f"escape: {given.escape} is already input.quote or input.delimiter; two quotes for one need no escape"
+
+
+def _in_kept_fields(given: InputConfig) -> Iterator[str]:
+    """What breaks a rule of names in `keep_fields`."""
     seen: dict[str, str] = {}
     if not given.has_fields and given.format != "auto":
         plain = [name for name in given.keep_fields if name not in given.path_fields]

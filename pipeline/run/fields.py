@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+from collections.abc import Mapping, Sequence
 
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.errors import UsageError, did_you_mean
@@ -34,13 +35,7 @@ def check_fields(job: Job, work: PendingWork) -> None:
     seen: dict[str, None] = {}  # in the order of the records
     num_records, problem = 0, ""
     files = [file for file in work.files if file.size]
-    for name, expression in records.path_fields.items():
-        some = files[:: -(-len(files) // _PATHS) or 1]
-        if some and not any(value_of_path(expression, file.path) for file in some):
-            raise UsageError(
-                f"input.keep_fields.{name}: path {expression} matches no file, such as {printable(some[0].path)}; "
-                "correct it, or `layerbeam run --force` starts anyway"
-            )
+    _check_paths(files, records)
     for file in files[:: -(-len(files) // _FILES) or 1]:
         try:
             if records.is_delimited:
@@ -65,15 +60,31 @@ def check_fields(job: Job, work: PendingWork) -> None:
             if missing.keys() <= seen.keys():
                 return
     if num_records:
-        known = ", ".join(list(seen)[:_NAMED]) + (", ..." if len(seen) > _NAMED else "")
-        among = f"the first {num_records:,} records have" if num_records > 1 else "the first record has"
-        problem = "\n".join(
-            f"input.{setting}: no record has a field `{name}`; {among}: {known}{did_you_mean(name, seen)}"
-            for name, setting in missing.items()
-            if name not in seen
-        )
+        problem = _absent_fields(missing, seen, num_records)
     if problem:
         raise UsageError(f"{problem}\n`layerbeam run --force` starts anyway")
+
+
+def _check_paths(files: Sequence[InputFile], records: RecordFormat) -> None:
+    """UsageError if an expression for a field from the path matches none of some files, spread over all of them."""
+    some = files[:: -(-len(files) // _PATHS) or 1]
+    for name, expression in records.path_fields.items():
+        if some and not any(value_of_path(expression, file.path) for file in some):
+            raise UsageError(
+                f"input.keep_fields.{name}: path {expression} matches no file, such as {printable(some[0].path)}; "
+                "correct it, or `layerbeam run --force` starts anyway"
+            )
+
+
+def _absent_fields(settings: Mapping[str, str], seen: Mapping[str, None], num_records: int) -> str:
+    """A line for each field that is not among those of the first records. `settings`: the one that names each field."""
+    known = ", ".join(list(seen)[:_NAMED]) + (", ..." if len(seen) > _NAMED else "")
+    among = f"the first {num_records:,} records have" if num_records > 1 else "the first record has"
+    return "\n".join(
+        f"input.{setting}: no record has a field `{name}`; {among}: {known}{did_you_mean(name, seen)}"
+        for name, setting in settings.items()
+        if name not in seen
+    )
 
 
 def _hint(file: InputFile, records: RecordFormat) -> str:

@@ -73,14 +73,28 @@ def contradiction(head: bytes, record_format: RecordFormat) -> str | None:
             return f"begins with the byte order mark {mark.hex(' ').upper()}: {_CONVERT.format(other, wanted)}"
     if encoding != "utf-8" and head.startswith(UTF8_MARK):
         return f"begins with the byte order mark of UTF-8, and input.encoding is {encoding}"
-    text, control = head.removeprefix(UTF8_MARK), len(head) - len(head.translate(None, _CONTROL))
+    return _wrong_lines(head, record_format) or _other_content(head, format_, wanted)
+
+
+def _num_controls(head: bytes) -> int:
+    return len(head) - len(head.translate(None, _CONTROL))
+
+
+def _wrong_lines(head: bytes, record_format: RecordFormat) -> str | None:
+    """What is wrong with the ends of the lines, or with the first one."""
+    format_, text = record_format.format, head.removeprefix(UTF8_MARK)
     has_lines = format_ != "parquet" and not INPUT_FORMATS[format_].is_one_record(record_format)
-    if has_lines and not control and b"\n" not in head and head.count(b"\r") > 1:
+    if has_lines and not _num_controls(head) and b"\n" not in head and head.count(b"\r") > 1:
         return "has lines that end with a carriage return alone; convert it, for example with `tr '\\r' '\\n'`"
     separator = _SEPARATOR.match(text)
     if record_format.is_delimited and separator is not None:
         given = separator[1].decode("latin-1")
         return f"begins with the line sep={given}, which only Excel reads; remove it and set input.delimiter: {given!r}"
+    return None
+
+
+def _other_content(head: bytes, format_: str, wanted: str) -> str | None:
+    """What the first bytes show that is not this format, and what to do. `wanted`: the encoding, in words."""
     found = format_by_content(head)
     if found == format_ or not head:
         return None
@@ -90,6 +104,7 @@ def contradiction(head: bytes, record_format: RecordFormat) -> str | None:
     for magic, (what, remedy) in _MAGIC.items():
         if re.match(magic, head):
             return f"looks like {what}, not {name}; {remedy}"
+    control = _num_controls(head)
     if control >= _MIN_CONTROL and control > _MAX_CONTROL_SHARE * len(head):
         for other, low, high in (("UTF-16LE", head[::2], head[1::2]), ("UTF-16BE", head[1::2], head[::2])):
             if high.count(0) > len(high) / 2 and not low.count(0):
@@ -98,7 +113,7 @@ def contradiction(head: bytes, record_format: RecordFormat) -> str | None:
     lines = _lines(head)
     if lines and _JSON_ARRAY.match(b"\n".join(lines)):
         return f"looks like a JSON array, not {name}; write one object per line, for example with `jq -c '.[]'`"
-    if lines and _is_json_over_lines(text):
+    if lines and _is_json_over_lines(head.removeprefix(UTF8_MARK)):
         return f"looks like JSON objects over several lines, not {name}; write one per line, for example with `jq -c .`"
     if not INPUT_FORMATS[format_].may_begin(lines):
         return f"looks like text, not {name}; set input.format: text"

@@ -132,11 +132,7 @@ class CsvInput(InputFormat):
         for name, type_ in record_format.fields_read:
             column = header.names.index(name)
             values = [None if fields is None else fields[column] for fields in whole]
-            if type_ in ("string", "id"):
-                given = [None if v is None or (type_ == "id" and not v) else v.encode("latin-1") for v in values]
-                columns.append(records.decode(pa.array(given, pa.binary()), name))
-            else:
-                columns.append(_numbers(values, name, type_, records.reasons))
+            columns.append(_column(values, name, type_, records))
         return records.to_block(columns)
 
     def count(self, file: InputFile, record_format: RecordFormat, at_most: int) -> int:
@@ -148,6 +144,14 @@ class CsvInput(InputFormat):
             if record_format.column_names is None:
                 next(rows, None)
             return sum(1 for _ in itertools.islice(rows, at_most))
+
+
+def _column(values: list[str | None], name: str, type_: str, records: Records) -> pa.Array:
+    """A field of all rows, as a column of its type; a value that has no such type is a reject."""
+    if type_ not in ("string", "id"):
+        return _numbers(values, name, type_, records.reasons)
+    data = [None if v is None or (type_ == "id" and not v) else v.encode("latin-1") for v in values]
+    return records.decode(pa.array(data, pa.binary()), name)
 
 
 def _key_of(header: _Header, record_format: RecordFormat) -> text.Key:

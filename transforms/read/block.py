@@ -145,12 +145,7 @@ def _join(texts: Sequence[TextBlock]) -> TextBlock:
     files = tuple(one.files[0] for one in texts)
     firsts = row_splits_of(np.array([own.num_lines for own in files]))[:-1]
     nothing, names = np.zeros(1, np.int64), dict.fromkeys(name for one in texts for name in one.counts)
-    pairs = pair_offset = None
-    if any(one.pairs is not None for one in texts):
-        nulls = (pa.nulls(len(one.texts), pa.string()) for one in texts)
-        pairs = pa.concat_arrays([n if one.pairs is None else one.pairs for one, n in zip(texts, nulls, strict=True)])
-        offsets = (np.zeros_like(one.offset) if one.pair_offset is None else one.pair_offset for one in texts)
-        pair_offset = np.concatenate(list(offsets))
+    pairs, pair_offset = _join_pairs(texts) if any(one.pairs is not None for one in texts) else (None, None)
     lines = (one.line - own.first_line + first for one, own, first in zip(texts, files, firsts, strict=True))
     return TextBlock(
         files,
@@ -164,6 +159,14 @@ def _join(texts: Sequence[TextBlock]) -> TextBlock:
         pair_offset=pair_offset,
         fields={name: pa.concat_arrays([one.fields[name] for one in texts]) for name in texts[0].fields},
     )
+
+
+def _join_pairs(texts: Sequence[TextBlock]) -> tuple[pa.StringArray, npt.NDArray[np.int32]]:
+    """The second texts of several files, null where a file has none, and their first code points."""
+    nulls = (pa.nulls(len(one.texts), pa.string()) for one in texts)
+    pairs = pa.concat_arrays([n if one.pairs is None else one.pairs for one, n in zip(texts, nulls, strict=True)])
+    offsets = (np.zeros_like(one.offset) if one.pair_offset is None else one.pair_offset for one in texts)
+    return pairs, np.concatenate(list(offsets))
 
 
 def cut_blocks(

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from layerbeam.transforms.encoders import SpecialTokens
 from layerbeam.transforms.flow.blocks import (
     BoolArray,
     DroppedTokens,
@@ -53,7 +54,6 @@ def tokenize_block(block: TextBlock, tokenizer: TextTokenizer, settings: Sequenc
     Segment 1 is the second text with what is behind it.
     """
     num_texts, special = len(block.texts), tokenizer.special
-    before, between, behind = special.before, special.between or (), special.behind
     texts, offset = block.texts, block.offset
     if settings.prompt:
         texts = pc.binary_join_element_wise(pa.scalar(settings.prompt), texts, "")
@@ -69,7 +69,7 @@ def tokenize_block(block: TextBlock, tokenizer: TextTokenizer, settings: Sequenc
     if settings.prompt:
         pieces = _hide_prompt(pieces, side, num_texts, len(settings.prompt))
     counts, counts_second = np.pad(np.diff(pieces.row_splits), (0, 2 * num_texts - len(texts))).reshape(2, num_texts)
-    lengths = special.around_text + counts + counts_second + len(between) * (counts_second > 0)
+    lengths = special.around_text + counts + counts_second + len(special.between or ()) * (counts_second > 0)
     if not lengths.all():
         reasons = dict.fromkeys(np.flatnonzero(lengths == 0).tolist(), "the encoder's tokenizer gives no tokens for it")
         return tokenize_block(reject(block, reasons, STAGE), tokenizer, settings)
@@ -82,6 +82,25 @@ def tokenize_block(block: TextBlock, tokenizer: TextTokenizer, settings: Sequenc
         reason = f"over max_seq_length {settings.max_seq_length} ({{:,}} tokens with special ones)"
         reasons = {int(text): reason.format(lengths[text]) for text in np.flatnonzero(lost)}
         return tokenize_block(reject(block, reasons, STAGE), tokenizer, settings)
+    return _assemble(block, pieces, side, (keep, keep_second), lost, offset, special)
+
+
+def _assemble(
+    block: TextBlock,
+    pieces: Pieces,
+    side: Int64Array,
+    kept: tuple[Int64Array, Int64Array],
+    lost: Int64Array,
+    offset: Int32Array,
+    special: SpecialTokens,
+) -> TokenBlock:
+    """The first `kept` pieces of each first and second text, with special tokens around them.
+
+    `side`: of each piece the number of its text, as in `tokenize_block`; `lost`: of each text how many are left out;
+    `offset`: of each first and second text the first code point in the record.
+    """
+    num_texts, (keep, keep_second) = len(block.texts), kept
+    before, between, behind = special.before, special.between or (), special.behind
     is_pair = keep_second > 0
     row_splits = row_splits_of(special.around_text + keep + keep_second + len(between) * is_pair)
     begin = row_splits[:-1] + len(before)
@@ -91,7 +110,7 @@ def tokenize_block(block: TextBlock, tokenizer: TextTokenizer, settings: Sequenc
     place = (np.concatenate([begin, begin_second])[side] + within)[is_kept]
     is_text, is_word = pieces.start >= 0, pieces.word_index >= 0
     words = np.zeros(2 * num_texts, np.int32)  # before each first and second text
-    if len(texts) > num_texts:
+    if len(pieces.row_splits) > num_texts + 1:
         np.maximum.at(words[num_texts:], side[side < num_texts], pieces.word_index[side < num_texts] + 1)
     word_index = np.where(is_word, pieces.word_index + words[side], -1)
     word_char = np.where(is_word, pieces.word_char + offset[side], -1)
