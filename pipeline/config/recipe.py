@@ -39,7 +39,8 @@ def complete(
     has_files = source.kind == "huggingface" and (folder / "modules.json").is_file()
     of_texts = [name for name, view in views.items() if has_files and _is_vector_of_text(view, source)]
     following = [name for name in of_texts if views[name].pooling is None and views[name].dense is None]
-    model = _read(source.handle, folder, following) if of_texts else None
+    of_records = [name for name, view in views.items() if has_files and view.level == "record"]
+    model = _read(source.handle, folder, following) if of_texts or of_records else None
     completed, notes = dict[str, ViewSettings](), list[str]()
     for name, view in views.items():
         said = unsaid if view.level == "text" and not has_files else {}
@@ -48,7 +49,9 @@ def complete(
         completed[name] = _complete_view(view, {**_UNSAID, **said})
         if model is not None and name in of_texts and name not in following:
             notes += _differences(name, completed[name], model.view)
-    default = model.encoder.get("prompt") if model is not None and following else None
+        if model is not None and name in of_records:
+            notes += _of_record(name, model.view)
+    default = model.encoder.get("prompt") if model is not None and (following or of_records) else None
     named = named_prompts(source)
     prompted = _complete_prompts(encoder, default, named, has_files=has_files)
     return Recipe(prompted, completed, (*notes, *_unused_prompts(encoder, prompted, named)))
@@ -65,7 +68,7 @@ def _complete_prompts(
 ) -> EncoderConfig:
     """The settings with the prompts of texts, by `default`, and of queries, which have that of texts if it is set."""
     query = encoder.query_prompt
-    if query is None and (named.get("query") or (has_files and encoder.prompt is None)):
+    if query is None and ("query" in named or (has_files and encoder.prompt is None)):
         query = named.get("query", "")
     prompt = default if encoder.prompt is None else encoder.prompt
     return dataclasses.replace(encoder, prompt=prompt, query_prompt=query)
@@ -102,6 +105,13 @@ def _read(handle: str, folder: Path, following: Sequence[str]) -> Model | None:
             f"of vectors for each text: `layerbeam init --from {handle}` writes its settings"
         )
     return None if model.view["pooling"] == "none" else model
+
+
+def _of_record(name: str, said: Mapping[str, Any]) -> Iterator[str]:
+    """That a view of records does not follow what the model's files say, in one line."""
+    if said.get("pooling") != "mean" or said.get("dense"):
+        other = ", ".join(f"{field} {shown(said.get(field, _UNSAID[field]))}" for field in ("pooling", "dense"))
+        yield f"views.{name}: level record is the mean of the tokens of its texts; the model's own files say {other}"
 
 
 def _differences(name: str, view: ViewSettings, said: Mapping[str, Any]) -> Iterator[str]:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy.typing as npt
 
 from layerbeam.pipeline.config.job import EmbedJob
+from layerbeam.pipeline.console import echo_warning
 from layerbeam.pipeline.dataset.reader import Run
-from layerbeam.pipeline.errors import UsageError
+from layerbeam.pipeline.errors import UsageError, did_you_mean
 from layerbeam.transforms.encode.block import encode_block
 from layerbeam.transforms.encode.forward import Forward
 from layerbeam.transforms.encoders import EncoderError
@@ -65,7 +66,13 @@ def load_query_encoder(
         views = tuple(view for view in job.views if view.name == name)
         query = job.config.encoder.query_prompt
         if prompt is not None:
-            query = named_prompts(job.encoder).get(prompt, prompt)
+            named = named_prompts(job.encoder)
+            query = named.get(prompt, prompt)
+            near = did_you_mean(prompt, named)
+            if near and prompt not in named:
+                echo_warning(
+                    f"prompt: {prompt} is not the name of a prompt of the model, and put before the text{near}"
+                )
         job = dataclasses.replace(job, views=views).with_prompt(query if as_query else None)
         job.load_tensorflow(1)
         forward = Forward(job.load_encoder())

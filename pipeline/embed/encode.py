@@ -160,13 +160,20 @@ def _plain(value: Any) -> Any:
 
 
 def _state(path: str) -> tuple[Any, ...]:
-    """What changes if a local folder or file does, so that what was loaded from it is loaded again."""
+    """What changes if a local file, or one in a folder or its folders, does: then what was loaded is loaded again."""
     try:
-        files = [path, *(entry.path for entry in os.scandir(path))] if os.path.isdir(path) else [path]
+        files = [path, *(os.path.join(folder, name) for folder in _folders(path) for name in os.listdir(folder))]
         states = [(file, os.stat(file)) for file in sorted(files)]
     except OSError:
         return ()
     return tuple((file, state.st_ino, state.st_size, state.st_mtime_ns) for file, state in states)
+
+
+def _folders(path: str) -> list[str]:
+    """The folder and those in it, such as `1_Pooling`; none if it is a file."""
+    if not os.path.isdir(path):
+        return []
+    return [path, *(entry.path for entry in os.scandir(path) if entry.is_dir())]
 
 
 @functools.lru_cache

@@ -220,8 +220,12 @@ def _of_input(file: InputFile) -> InputFile:
     """The same, but a folder says why none of its files is read."""
     if storage.is_unlisted(file) or not file.problem or not storage.is_local(file.path) or not os.path.isdir(file.path):
         return file
-    endings = ", ".join(ending for format_ in INPUT_FORMATS.values() for ending in format_.endings)
-    return InputFile.unreadable(file.path, f"is a folder without a file that ends in {endings}; name the files in it")
+    endings = [ending for format_ in INPUT_FORMATS.values() for ending in format_.endings]
+    patterns = (f"{glob.escape(file.path)}/**/*{ending}" for ending in endings)
+    below = next((pattern for pattern in patterns if next(glob.iglob(pattern, recursive=True), None)), None)
+    advice = "name the files in it" if below is None else f"those in folders of it are {printable(below)}"
+    what = f"is a folder without a file that ends in {', '.join(endings)}; {advice}"
+    return InputFile.unreadable(file.path, what)
 
 
 def _files_of_folder(path: str, failed: list[InputFile]) -> list[str]:

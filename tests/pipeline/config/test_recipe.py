@@ -119,6 +119,75 @@ def test_prompts_of_texts_and_of_queries(model, workplace):
         assert row["score"] == pytest.approx(float(prompted(prompt)[0] @ prompted("bank: ")[1]), rel=1e-5)
 
 
+@pytest.mark.parametrize("inner", ["", "0_Transformer"])
+@pytest.mark.parametrize("query", ["", "river: "])
+def test_init_writes_the_prompt_of_queries(model, workplace, query, inner):
+    prompts = {"query": query, "passage": "bank: "}
+    folder = Path(model("mean", prompts=prompts, default_prompt_name="passage"))
+    if inner:
+        (folder / inner).mkdir()
+        for file in ("config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json"):
+            if (folder / file).exists():
+                (folder / file).rename(folder / inner / file)
+        modules = json.loads((folder / "modules.json").read_text())
+        modules[0]["path"] = inner
+        (folder / "modules.json").write_text(json.dumps(modules))
+    workplace.write("corpus/a.txt", "\n".join(TEXTS))
+    workplace._call("init", "new.yaml", "--from", str(folder), "--input", "corpus/*.txt", status=0)
+    workplace.driven("run", "new.yaml", "--output", "out")
+    run = layerbeam.open_run("out")
+
+    def prompted(prompt: str) -> np.ndarray:
+        return vectors(LAST | {"pooling": "mean"}, {"handle": str(DATA / "hf_uncased"), "prompt": prompt})
+
+    np.testing.assert_array_equal(run["sentences"].to_numpy("layer_3"), prompted("bank: "))
+    np.testing.assert_array_equal(run.encode(TEXTS, as_query=True), prompted(query))
+    np.testing.assert_array_equal(run.encode(TEXTS, prompt="passage"), prompted("bank: "))
+
+
+def test_a_folder_without_modules_has_no_prompts(model):
+    folder = Path(model("mean", prompts={"query": "river: "}))
+    (folder / "modules.json").unlink()
+    np.testing.assert_array_equal(
+        layerbeam.encode(TEXTS, encoder=str(folder), as_query=True), layerbeam.encode(TEXTS, encoder=str(folder))
+    )
+
+
+def test_a_changed_pooling_is_loaded_again(model):
+    folder = Path(model("mean"))
+    before = layerbeam.encode(TEXTS, encoder=str(folder))
+    file = folder / "1_Pooling" / "config.json"
+    file.write_text(file.read_text().replace('"mean"', '"cls"') + " ")
+    assert not np.array_equal(layerbeam.encode(TEXTS, encoder=str(folder)), before)
+
+
+def test_a_prompt_of_queries_that_pooling_leaves_out_is_refused(model):
+    folder = Path(model("mean", prompts={"query": "river: "}))
+    file = folder / "1_Pooling" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"include_prompt": False}))
+    with pytest.raises(ValueError, match=r"include_prompt is false; it must be true, because"):
+        layerbeam.encode(TEXTS, encoder=str(folder), as_query=True)
+
+
+def test_a_view_of_records_says_that_it_does_not_follow_the_model(model, workplace):
+    views = {"documents": {"level": "record", "layers": [-1]}}
+    workplace.prepare("\n".join(TEXTS), encoder={"handle": model("cls")}, views=views, input={"unit": "sentence"})
+    note = (
+        'views.documents: level record is the mean of the tokens of its texts; the model\'s own files say pooling "cls"'
+    )
+    assert note in " ".join(workplace.drive().out.split())
+
+
+def test_a_prompt_spelled_like_a_name_is_questioned(model, workplace):
+    folder = model("mean", prompts={"passage": "bank: "})
+    workplace.finished("\n".join(TEXTS), encoder={"handle": folder}, views={"v": LAST})
+    done = workplace._call("search", "out", "--text", TEXTS[0], "--prompt", "pasage", status=0)
+    assert (
+        "prompt: pasage is not the name of a prompt of the model, and put before the text; did you mean `passage`?"
+        in (" ".join(done.err.split()))
+    )
+
+
 def test_a_prompt_of_one_s_own_is_that_of_queries_too(workplace):
     encoder = {"handle": str(DATA / "hf_uncased"), "prompt": "bank: "}
     workplace.finished("\n".join(TEXTS), encoder=encoder, views={"v": LAST})

@@ -113,7 +113,6 @@ def cut_length(folder: Path, transformer: JsonFile) -> int:
         raise EncoderError(f"{folder / 'adapter_config.json'}: is an adapter; merge it into the encoder and save that")
     config = JsonFile.read(folder / "config.json")
     tokenizer = JsonFile.read(folder / "tokenizer_config.json", optional=True)
-    tokenizer.check("truncation_side", "right")
     if config.fields.get("model_type") not in _ROTATED_POSITIONS:
         tokenizer.check("padding_side", "right")
     fields = ("max_position_embeddings", "n_positions")
@@ -123,6 +122,18 @@ def cut_length(folder: Path, transformer: JsonFile) -> int:
         positions -= 1 + (1 if padding is None else padding)
     own = transformer.get("max_seq_length", LENGTH, least=3)
     return min(own or tokenizer.get("model_max_length", LENGTH, least=3) or positions, positions)
+
+
+def check_side(folder: Path) -> None:
+    """EncoderError if the tokenizer cuts off the start of a long text: `encode` here would cut off its end."""
+    tokenizer = JsonFile.read(folder / "tokenizer_config.json", optional=True)
+    tokenizer.check("truncation_side", "right")
+    fast = JsonFile.read(folder / "tokenizer.json", optional=True)
+    truncation = fast.fields.get("truncation")
+    if "truncation_side" not in tokenizer.fields and isinstance(truncation, dict):
+        JsonFile(fast.path, {f"truncation.{name}": value for name, value in truncation.items()}).check(
+            "truncation.direction", "Right"
+        )
 
 
 def check_dense(handle: str, folder: Path, inner: str, paths: list[str], loader: str) -> list[str]:

@@ -19,6 +19,7 @@ from layerbeam.transforms.encoders.recipe.model_folder import (
     Model,
     check_dense,
     check_kinds,
+    check_side,
     cut_length,
     list_modules,
     read_transformer,
@@ -56,7 +57,9 @@ def read_model(handle: str, prompt_name: str | None = None) -> Model:
 
     `prompt_name`: one of the model's prompts, instead of the one that `encode` takes by default.
     """
-    model = read_folder(handle, _locate(handle), prompt_name)
+    folder = _locate(handle)
+    model = read_folder(handle, folder, prompt_name)
+    check_side(folder / os.path.relpath(str(model.encoder["handle"]), handle))
     if prompt_name is None:
         return model
     if model.method != "encode" or model.is_plain:
@@ -91,13 +94,16 @@ def read_folder(handle: str, folder: Path, prompt_name: str | None = None) -> Mo
         for name in ("module_input_name", "module_output_name"):
             config.check(name, "sentence_embedding")
     whole.check("model_type", "SentenceTransformer")
-    prompt = _prompt(whole, prompt_name)
-    if prompt:
-        if not pooling.fields.get("include_prompt", True):
-            raise pooling.wrong("include_prompt", f"true, because the model has a default prompt: {ELSEWHERE}")
-        if prompt.startswith("["):
-            check_marker(open_encoder(str(encoder["handle"])), folder / inner, whole, prompt)
+    prompt, query_prompt = _prompt(whole, prompt_name), read_prompt(whole, "query")
+    for of, text in (("default prompt", prompt), ("prompt of queries", query_prompt)):
+        if text and not pooling.fields.get("include_prompt", True):
+            raise pooling.wrong("include_prompt", f"true, because the model has a {of}: {ELSEWHERE}")
+        if text.startswith("["):
+            check_marker(open_encoder(str(encoder["handle"])), folder / inner, whole, text)
+    if prompt or prompt_name is not None:
         encoder["prompt"] = prompt
+    if prompt or query_prompt:
+        encoder["query_prompt"] = query_prompt
     width = whole.get("truncate_dim", "null or an integer from 1 up", least=1)
     if width is not None:
         if is_normalized:
@@ -168,8 +174,12 @@ def _prompt(file: JsonFile, name: str | None) -> str:
 
 def named_prompts(source: EncoderSource) -> dict[str, str]:
     """The prompts in a model's files by name; none if it has its own way with them, as ColBERT, or they are damaged."""
+    folder = Path(source.folder)
+    folder = folder if (folder / "modules.json").exists() else folder.parent  # of an encoder among the modules
+    if not (folder / "modules.json").exists():
+        return {}
     try:
-        file = JsonFile.read(Path(source.folder, PROMPTS), optional=True)
+        file = JsonFile.read(folder / PROMPTS, optional=True)
         prompts = file.fields.get("prompts")
         if file.fields.get("model_type") in late_interaction.MODEL_TYPES or not isinstance(prompts, dict):
             return {}
