@@ -45,7 +45,7 @@ KIT := $(if $(filter cpu-,$(DEVICE)-$(WHEELS)),$(VENV)/installed,$(GPU)/installe
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-slow test-isa test-crash soak soak-killed soak-faults soak-random test-readers test-dataflow test-azure test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-architectures bench-sizes bench-ends bench-cuts bench-edits bench-nights bench-number-types bench-neighbours bench-search bench-training bench-chunks constraints clean bench-plan bench-small-files test-flink test-spark test-pool test-prism test-hosts dist test-package docs notebook reference test-report test-tf220 test-image-gpu test-image-tpu test-gpu bench-gpu wheels
+.PHONY: help demo test test-slow test-isa test-crash soak soak-killed soak-faults soak-random test-readers test-dataflow test-azure test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-architectures bench-ends bench-nights bench-search bench-training bench-chunks constraints clean bench-plan bench-small-files test-flink test-spark test-pool test-prism test-hosts dist test-package docs notebook reference test-report test-tf220 test-image-gpu test-image-tpu test-gpu bench-gpu wheels
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -384,20 +384,8 @@ $(BACKENDS)/installed: tests/benchmarks/requirements-backends.txt $(PARITY)/inst
 bench: $(VENV)/installed $(TFHUB)/installed $(BACKENDS)/installed ## the speed table in docs/tuning.md (needs Debian's bible-kjv and a C++ compiler; an hour)
 	$(BIN)/python tests/benchmarks/speed.py $(PARITY)/bin/python $(TFHUB) $(BACKENDS) --write
 
-bench-start: $(VENV)/installed ## a run of ten lines compared with the imports of its libraries
-	$(BIN)/python tests/benchmarks/start.py
-
 bench-architectures: $(VENV)/installed $(PARITY)/installed-bench ## every architecture compared with transformers, for docs/tuning.md (needs Debian's bible-kjv and a C++ compiler; several hours)
 	$(BIN)/python tests/benchmarks/architectures.py $(PARITY)/bin/python --write
-
-bench-sizes: $(VENV)/installed ## the size table in docs/output.md (needs Debian's bible-kjv)
-	$(BIN)/python tests/benchmarks/sizes.py
-
-bench-number-types: $(VENV)/installed ## one core's forward passes in float32, bfloat16 and int8, as the processor has them
-	$(BIN)/python tests/benchmarks/number_types.py
-
-bench-neighbours: $(VENV)/installed ## how many nearest neighbours the number types of products and files keep (needs Debian's bible-kjv)
-	$(BIN)/python tests/benchmarks/neighbours.py
 
 bench-search: $(VENV)/installed-readers ## exact search over a million vectors, compared with NumPy and FAISS (needs Java 17 for its environment; 5 GB; half an hour)
 	$(BIN)/python tests/benchmarks/search.py
@@ -421,12 +409,6 @@ bench-small-files: $(VENV)/installed ## 100,000 small files: all new, nothing ne
 bench-ends: $(VENV)/installed-gcp ## find, finish and open_run for a million commits, and their requests to gs:// (half an hour, 10 GB)
 	$(BIN)/python tests/benchmarks/ends.py
 	$(BIN)/python tests/benchmarks/ends.py --gs --commits 3000 10000 --blocks-per-file 1000
-
-bench-cuts: $(VENV)/installed ## where blocks of a file of 100 MB end, what an edit costs, and the time to cut it
-	$(BIN)/python tests/benchmarks/cuts.py
-
-bench-edits: $(VENV)/installed ## tokens, seconds and bytes that edits of a corpus of 100 MB cost (half an hour)
-	$(BIN)/python tests/benchmarks/edits.py
 
 $(COCOINDEX)/installed: tests/benchmarks/requirements-cocoindex.txt $(PARITY)/installed-bench
 	$(INSTALL) $(PARITY) --no-deps --upgrade --target $(COCOINDEX) --requirement $<
