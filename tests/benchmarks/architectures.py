@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--lines", type=int, default=2000)
     parser.add_argument("--only", nargs="+", choices=CONFIGS, default=list(CONFIGS))
-    parser.add_argument("--write", action="store_true", help="write the table to docs/tuning.md")
+    parser.add_argument("--write", action="store_true", help="write the table to tests/benchmarks/README.md")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         bench = Bench(Path(temporary), options.rivals_python, "", "", ("transformers",), options.lines)

@@ -1,4 +1,4 @@
-"""A GPU's tokens per second by batch size, number type and XLA; its memory; and whole runs, for docs/tuning.md.
+"""A GPU's tokens per second by batch size, number type and XLA; its memory; and whole runs, for README.md.
 
 python gpu.py [--device gpu|cpu] [--write]
 
@@ -163,7 +163,7 @@ def run_table(device: str, sizes: Sizes) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", choices=SIZES, default="gpu")
-    parser.add_argument("--write", action="store_true", help="write the tables to docs/tuning.md")
+    parser.add_argument("--write", action="store_true", help="write the tables to tests/benchmarks/README.md")
     options = parser.parse_args()
     if options.write and options.device == "cpu":
         parser.error("--write: the page shows a GPU, and --device is cpu")

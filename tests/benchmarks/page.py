@@ -1,4 +1,4 @@
-"""Tables that benchmarks write into docs/tuning.md."""
+"""Tables that benchmarks write into README.md, next to them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "tuning.md"
+PAGE = Path(__file__).resolve().parent / "README.md"
 
 
 def write_table(name: str, lines: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""layerbeam compared with its rivals on this machine, for docs/tuning.md: medians of interleaved rounds.
+"""layerbeam compared with its rivals on this machine, for tests/benchmarks/README.md: medians of interleaved rounds.
 
 python speed.py RIVALS_PYTHON TFHUB_PACKAGES BACKENDS_PACKAGES [--engines ...] [--rounds N] [--lines N] [--write]
 
@@ -240,7 +240,7 @@ def compare(ours: np.ndarray, theirs: np.ndarray, dtype: str) -> None:
 
 
 def table(bench: Bench, rounds: int, lines: int) -> list[str]:
-    """The lines between the two markers of docs/tuning.md."""
+    """The lines between the two markers of tests/benchmarks/README.md."""
     return [
         f"{datetime.date.today().isoformat()}, {processor()}, {len(os.sched_getaffinity(0))} cores, "
         f"Python {platform.python_version()}, TensorFlow {metadata.version('tensorflow')}, {bench.versions}; "
@@ -359,7 +359,7 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES, help="only these rivals")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--lines", type=int, default=6000)
-    parser.add_argument("--write", action="store_true", help="write the table to docs/tuning.md")
+    parser.add_argument("--write", action="store_true", help="write the table to tests/benchmarks/README.md")
     options = parser.parse_args()
     packages = (options.tfhub_packages, options.backends_packages)
     with tempfile.TemporaryDirectory() as name:
