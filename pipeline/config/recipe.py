@@ -52,7 +52,7 @@ def complete(
         if model is not None and name in of_records:
             notes += _of_record(name, model.view)
     default = model.encoder.get("prompt") if model is not None and (following or of_records) else None
-    named = named_prompts(source)
+    named = named_prompts(folder)
     prompted = _complete_prompts(encoder, default, named, has_files=has_files)
     return Recipe(prompted, completed, (*notes, *_unused_prompts(encoder, prompted, named)))
 

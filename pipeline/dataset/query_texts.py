@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
@@ -66,7 +67,7 @@ def load_query_encoder(
         views = tuple(view for view in job.views if view.name == name)
         query = job.config.encoder.query_prompt
         if prompt is not None:
-            named = named_prompts(job.encoder)
+            named = named_prompts(Path(job.encoder.folder))
             query = named.get(prompt, prompt)
             near = did_you_mean(prompt, named)
             if near and prompt not in named:

@@ -66,6 +66,10 @@ def execute(options: argparse.Namespace, beam_arguments: list[str]) -> int:
             raise UsageError(str(error)) from error
         if model.is_plain:
             echo(f"{options.model}: has no modules.json: a plain encoder, whose tokens sentence-transformers averages")
+        used = ("", model.encoder.get("prompt"), model.encoder.get("query_prompt"))
+        unused = [name for name, text in model.prompts.items() if text not in used]
+        if unused:
+            echo(f"{options.model}: has more prompts, which --prompt NAME chooses: {', '.join(unused)}")
     template.write(options.config, model, **found)
     following = f"{command_name()} run {shlex.quote(options.config)}"
     echo(f"{options.config}: written; it reads {found.get('reads', template.INPUT)}. Next: {following}")

@@ -4,24 +4,30 @@ A worker writes the parts of a block, then its commit. So the folder is a log, a
 
 | file | what it is | written by | deleted by |
 |---|---|---|---|
-| `_commits/BLOCK.json` | the log: a commit for each block that is done | workers | the end of a run |
+| `_commits/*.json` | the log: a commit for each block that is done | workers | the end of a run |
+| `_commits/*.jsonl` | many commits in one file | workers of the end | the end |
 | `parts.jsonl` | the checkpoint: the commits that count, in the order of the rows | the end of a run | |
 | `VIEW/`, `rejects/`, `_word_types/` | the parts that commits name | workers | the end: those that no commit names |
 | `manifest.json` | inputs, settings, counts, problems | the end | |
-| `_SUCCESS` | the checkpoint is complete | the end, last | the start of a run with work left |
+| `_SUCCESS` | the checkpoint is complete | the end, last | the start of a run with work left, and its end |
 | `_runs/N.json` | the record of attempt N | its start and end | |
 | `_runs/N.changes-*.jsonl` | the change feed: rows that came and went | the end, before the checkpoint | |
 | `_runs/N.alive` | its time is the last sign of life | the program of attempt N | that program |
 | `_runs/N.work.jsonl` | what is left to do | the start | the end |
 | `_runs/N.known-*` | the content index: commits by the hash of their bytes | the start | the end |
 | `_runs/N.names-*`, `N.sums.jsonl` | lists for the workers of the end | the end | the end |
-| `_lock` | locked (flock) while a program of this machine writes | its start | |
+| `_lock` | locked (flock) while a program of this machine writes | its start | its end |
 | `_damaged.json` | parts that `verify --checksums` found changed | `verify` | the end |
 | `_normalizer.json` | the normalizer of the tokenizer, for words | the start | |
 
-A block has one of four states. It is *recorded* if a commit of it can be read; *sound* if also its parts have their
-full size and none is known to be damaged; *kept* if also no file of it has changed, and no other block of the run's
-settings has its lines. All others are read again. A part of no kept block is a stray.
+A block has states, each within the one before. It is *recorded* if a commit of it can be read; *sound* if also its
+parts have their full size and none is known to be damaged: a worker can find it by its bytes; *kept* if also no file of
+it has changed, and no other block of the run's settings has its lines. A file that kept blocks cover from its first
+line to its last is *complete* and not read. Any other file is read, and only what no sound block has is encoded. A part
+of no kept block is a stray.
+
+While no run is active, all but `parts.jsonl`, `_commits/`, `_damaged.json` and the folders of parts can be deleted
+without losing vectors; without `_runs/` the history and the change feed are lost.
 
 The modules, in the order of a run: `lock` and `attempts` admit one writer (`dataflow_jobs` and `engine_jobs` ask
 whether a job is active, `heartbeat` tells); `find` compares the input with the commits and writes the work list;

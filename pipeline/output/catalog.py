@@ -1,7 +1,7 @@
 """What is known of an output folder, as tables of a scratch database: `find` and `finish` are queries over it.
 
-Three lists are all that is known: the input files as they are now, the recorded commits (`parts.jsonl`, then the files
-in `_commits`), and the files on the disk. A block is *sound* if its parts have their full size; *kept* if also none of
+Three lists are all that is known: the input files as they are now, the recorded commits (the files in `_commits`, then
+`parts.jsonl`), and the files on the disk. A block is *sound* if its parts have their full size; *kept* if also none of
 its files has changed. A file is *complete* if kept blocks cover it from the first line to the last, without a gap.
 
 SQLite keeps the database in a temporary file of its own (about 1 kB for each block): memory does not depend on the
@@ -188,7 +188,7 @@ class PackedFile(NamedTuple):
 
 
 class Catalog(Scratch):
-    """Load it, `judge`, then ask. OSError if the disk of temporary files is full.
+    """Call `load`, then `judge`, before any query. OSError if the disk of temporary files is full.
 
     `fingerprint`: of the run.
     """
@@ -293,7 +293,7 @@ class Catalog(Scratch):
         return in_part
 
     def packed(self, paths: Iterable[str]) -> Iterator[PackedFile]:
-        """Those of these files that a sound pack holds as they are now, in the packs' order."""
+        """Unchanged files among these that a sound pack contains, in the order of the packs."""
         self._change("CREATE TEMP TABLE asked(path BLOB PRIMARY KEY)")
         self._change("INSERT INTO asked VALUES (?)", ((_key(path),) for path in paths))
         rows = list(self._run(_PACKED, (self.fingerprint,)))
@@ -331,14 +331,14 @@ class Catalog(Scratch):
         return bytes(next(self._run("SELECT line FROM blocks WHERE id = ?", (block,)))[0])
 
     def texts_and_tokens(self) -> tuple[int, int]:
-        """Those of the kept blocks of the run's settings."""
+        """The texts and tokens of kept blocks of the run's settings."""
         query = """SELECT SUM(texts), SUM(tokens) FROM ranges JOIN kept ON block = id JOIN blocks USING (id)
                    WHERE fingerprint = ?"""
         texts, tokens = next(self._run(query, (self.fingerprint,)))
         return texts or 0, tokens or 0
 
     def fingerprints(self) -> set[str]:
-        """Those of the sound blocks."""
+        """The fingerprints of sound blocks."""
         return {value for (value,) in self._run("SELECT DISTINCT fingerprint FROM blocks JOIN sound USING (id)")}
 
     def versions(self) -> set[tuple[str, str]]:
@@ -371,7 +371,7 @@ class Catalog(Scratch):
         return int(next(self._run("SELECT COUNT(DISTINCT path) FROM ranges"))[0])
 
     def gone_and_kept(self) -> list[str]:
-        """Those of them whose rows stay."""
+        """Missing files whose rows are kept."""
         return self._paths(
             "SELECT DISTINCT path FROM ranges JOIN kept ON block = id WHERE path NOT IN (SELECT path FROM files)"
         )

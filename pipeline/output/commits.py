@@ -24,13 +24,13 @@ def recorded(output_path: str, is_known: Callable[[str], bool] = lambda _: False
     of a block, by its name, was given already, so that it need not be read again after it was gathered.
     """
     index = (line.rstrip(b"\n") for line in index_lines_if_any(output_path))
-    for line in itertools.chain(_begun_lines(output_path, is_known), index):
+    for line in itertools.chain(_log_lines(output_path, is_known), index):
         commit = parse_commit(line)
         if commit is not None:
             yield commit, line
 
 
-def _begun_lines(output_path: str, is_known: Callable[[str], bool]) -> Iterator[bytes]:
+def _log_lines(output_path: str, is_known: Callable[[str], bool]) -> Iterator[bytes]:
     folder = storage.join(output_path, layout.COMMITS)
     gathered = (name for name in storage.file_names(folder) if name.endswith(".jsonl"))
     single = (name for name in storage.file_names(folder) if name.endswith(".json"))
@@ -47,7 +47,7 @@ def index_lines(output_path: str) -> Iterator[bytes]:
 
 
 def index_lines_if_any(output_path: str) -> Iterator[bytes]:
-    """The same; no lines if there is no index."""
+    """As `index_lines`, without lines if there is no index."""
     try:
         yield from index_lines(output_path)
     except OSError as error:

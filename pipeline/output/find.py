@@ -268,7 +268,7 @@ def find_work(
     catalog.add_files(found, limited)
     lost_before = _lost_before(output_path) - {file.path for file in found}
     gone = sorted({*catalog.gone(), *lost_before})
-    pruned = gone if prune_missing else _allowed(job, catalog, found, gone)
+    pruned = gone if prune_missing else _prunable(job, catalog, found, gone)
     catalog.judge(job.output.fingerprint, pruned=pruned)
     readable = [file for file in found if not file.problem]
     texts, tokens = catalog.texts_and_tokens()
@@ -302,8 +302,8 @@ def _unlisted(found: Iterable[InputFile], recorded_files: Iterable[tuple[str, st
     ]
 
 
-def _allowed(job: Job, catalog: Catalog, found: Sequence[InputFile], gone: list[str]) -> list[str]:
-    """The files that are gone and whose rows go: all up to `input.max_missing`, else those that were renamed."""
+def _prunable(job: Job, catalog: Catalog, found: Sequence[InputFile], gone: list[str]) -> list[str]:
+    """The missing files whose rows are deleted: all up to `input.max_missing`, else those that were renamed."""
     most = job.config.input.max_missing
     most = most if isinstance(most, int) else math.ceil(most * catalog.num_files())
     if len(gone) <= most:
@@ -350,7 +350,7 @@ def cut_blocks_of(job: Job, file: FileToRead, until: float = math.inf) -> Iterat
 
 
 def _lost_before(output_path: str) -> set[str]:
-    """Files that were missing, and rows of them, too, as the manifest says."""
+    """Files that the last manifest reports as missing, with rows that are damaged."""
     manifest = load_manifest(output_path)
     before = {} if manifest is None else manifest["left_out"]
     return {path for path, reason in before.items() if reason == LOST_WITH_ITS_FILE}

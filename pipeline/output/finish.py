@@ -177,7 +177,7 @@ class RunEnd:
             finished = load_manifest(self.output.path)
             if finished is not None:  # an engine has repeated this stage
                 return finished
-        catalog, left_out = self._look(list(problems))
+        catalog, left_out = self._open_and_check(list(problems))
         # Another attempt may have ended meanwhile, and its marker does not stand for what follows.
         storage.delete_files(self.output.path, [layout.SUCCESS])
         totals = Totals()
@@ -193,8 +193,8 @@ class RunEnd:
         self._end(is_complete=manifest["complete"], pruned=catalog.pruned())
         return manifest
 
-    def _look(self, problems: Collection[InputFile]) -> tuple[Catalog, dict[str, str]]:
-        """(the catalog, why rows of some files are missing or old)."""
+    def _open_and_check(self, problems: Collection[InputFile]) -> tuple[Catalog, dict[str, str]]:
+        """(the catalog, opened up to three times; why rows of some files are missing or old)."""
         for look in range(_LOOKS):
             catalog = self.open(problems)
             if self._keep_rows(catalog):
@@ -216,7 +216,7 @@ class RunEnd:
         return catalog, dict(sorted(left_out.items()))
 
     def _keep_rows(self, catalog: Catalog) -> bool:
-        """Copy the rows of files that are gone, or could not be read, from packs that do not stay. Whether it did."""
+        """Copy the rows of missing or unreadable files out of packs that are not kept. Whether it copied any."""
         copied = False
         for pack, found in itertools.groupby(list(catalog.stranded()), key=lambda one: one[0]):
             commit, paths = parse_commit(catalog.line(pack)), {path for _, path in found}

@@ -1,1 +1,1 @@
-"""`layerbeam run` on this machine: its pipeline, its workers, its signals."""
+"""`layerbeam run`: the pipeline for all runners, and the runner of this machine with its workers and signals."""

@@ -25,8 +25,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = "Run a configuration. Run it again to resume it, or to embed what is new."
     command.epilog = (
         "Any of Beam's own options may follow, for example --temp_location=... "
-        "Exit status: 0 done; 1 failed; 2 wrong configuration or usage; 3 ended, but files were skipped, too many "
-        "records were rejected or nothing was embedded; 4 another run is active in the folder; 130, 143 interrupted."
+        "Exit status: 0 done; 1 failed; 2 wrong configuration or usage; 3 ended, but files were skipped or more are "
+        "missing than input.max_missing allows, too many records were rejected or nothing was embedded; 4 another run "
+        "is active in the folder; 130, 143 interrupted."
     )
     add_config(command)
     add_workers(command)

@@ -25,8 +25,8 @@ from layerbeam.transforms.parts.write import NOT_COPIED, Move
 from layerbeam.transforms.read.committed import CommittedBlocks
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
 
-# A block of several files ends when it is so many times as full as a block should be. The sizes of the files decide
-# which are read together; their records may be much shorter than expected then.
+# A pack ends when it is fuller than a block should be by this factor: the sizes of files decide which are read
+# together, and their records may be much shorter than expected.
 _OVERFULL = 2.0
 
 
@@ -38,14 +38,14 @@ def read_blocks(
 ) -> Iterator[TextBlock | Commit | InputFile]:
     """Yields the slice's blocks in order; for a block that is done and unchanged, its commit.
 
-    `committed` knows which are. A block whose commit has other settings lacks views that the run has; it is read and
-    knows the commit.
+    `committed` finds the commits. If the commit of a block lacks a view of this run, the block is read again and
+    carries the commit as `earlier`.
 
     If reading fails, an `InputFile` with the problem follows the blocks before the failure. What `committed` raises is
     passed on: it is not the input's fault.
     """
     if slice_.others or (slice_.known and slice_.is_whole_file):
-        yield from _read_pack(slice_, limits, record_format, committed)
+        yield from _read_small_files(slice_, limits, record_format, committed)
         return
     reader, readers = slice_.reader
     for number, item in enumerate(cut_blocks(slice_, limits, record_format)):
@@ -63,9 +63,9 @@ def _read_block(
     committed: CommittedBlocks | None,
     together: str | None = None,
 ) -> TextBlock | Commit:
-    """A block of these ranges, given with their contents, or its commit if it is done."""
+    """The block of these file ranges, with their contents, or its commit if it is done."""
     commit = None if committed is None else committed.find(slice_.known, [own for own, _ in found])
-    if commit is not None and committed is not None and committed.is_whole(commit):
+    if commit is not None and committed is not None and committed.has_all_views(commit):
         return commit
     block = _join([decode_block(own, content, record_format) for own, content in found])
     if commit is None and committed is not None and len(found) == 1:
@@ -75,12 +75,12 @@ def _read_block(
     return dataclasses.replace(block, earlier=commit, together=together)
 
 
-def _read_pack(
+def _read_small_files(
     slice_: Slice, limits: BlockLimits, record_format: RecordFormat, committed: CommittedBlocks | None
 ) -> Iterator[TextBlock | Commit | InputFile]:
-    """Blocks of several small files. A file that fills a block is on its own.
+    """The blocks of the files of a pack, or of one whole file. A file that fills a block is on its own.
 
-    Files whose bytes are known are copied from where they are, such as files of a pack of which others have changed.
+    Rows of a file whose bytes, or texts, an earlier commit has are copied; the other files form new blocks.
     """
     files = (slice_.file, *slice_.others)
     limits = limits.of_packs if slice_.others else limits
@@ -95,7 +95,7 @@ def _read_pack(
         items = list(itertools.islice(cut, 2))
         if len(items) == 1 and not isinstance(items[0], InputFile):
             own, content = items[0]
-            found = _find_rows(own, content, slice_.known, record_format, committed)
+            found = _find_source(own, content, slice_.known, record_format, committed)
             if found is not None:
                 source, move = found
                 copies.setdefault(source.offset, (source.commit, []))[1].append(move)
@@ -119,13 +119,15 @@ def _read_pack(
             yield committed.copy(commit, moves)
         except NOT_COPIED:
             first, *others = (move.target.file for move in moves)
-            yield from _read_pack(Slice(first, 0, None, 0, others=tuple(others)), limits, record_format, committed)
+            yield from _read_small_files(
+                Slice(first, 0, None, 0, others=tuple(others)), limits, record_format, committed
+            )
 
 
-def _find_rows(
+def _find_source(
     own: FileRange, content: Any, known: str, record_format: RecordFormat, committed: CommittedBlocks | None
 ) -> tuple[IndexedFile, Move] | None:
-    """The commit that has the rows of the same bytes of a small file, or of the same texts, and how they move."""
+    """An earlier commit with rows for the bytes, or the texts, of a small file, and the move that copies them."""
     if committed is None or not known:
         return None
     source = committed.source_of(known, own)
@@ -172,7 +174,7 @@ def _join_pairs(texts: Sequence[TextBlock]) -> tuple[pa.StringArray, npt.NDArray
 def cut_blocks(
     slice_: Slice, limits: BlockLimits, record_format: RecordFormat
 ) -> Iterator[tuple[FileRange, Any] | InputFile]:
-    """Each block and its content, one held back: the last one may be the file's. A file has at least one."""
+    """Each block and its content, one late, because the last one must say so. A file has at least one block."""
     held: tuple[FileRange, Any] | None = None
     problem = None
     try:

@@ -19,7 +19,7 @@ from layerbeam.transforms.views.view import ViewSpec, has_sums_by_field
 
 
 class CommittedBlocks:
-    """The commits of this run, and those of earlier runs in the files to which slices refer as `known`."""
+    """The commits of this run, and those of earlier runs by the content index, whose path slices have as `known`."""
 
     def __init__(self, output: Output, views: Sequence[ViewSpec], record_format: RecordFormat = LINES) -> None:
         self._output, self._views, self._record_format = output, views, record_format
@@ -33,7 +33,7 @@ class CommittedBlocks:
         """
         found = list(self._find(known, files[0]))
         here = [commit for _, commit, _ in found if commit.has_content(files)]
-        whole = next(filter(self.is_whole, here), None) or find_commit(self._output, files)
+        whole = next(filter(self.has_all_views, here), None) or find_commit(self._output, files)
         if whole is not None:
             return self._commit(whole, files)
         return self._copy_moved(found, files) or next(iter(here), None)
@@ -45,16 +45,16 @@ class CommittedBlocks:
                 return self.copy(commit, [Move(own, texts.files[0], texts)])
         return None
 
-    def is_whole(self, commit: Commit) -> bool:
-        """Whether it has all views of the run."""
+    def has_all_views(self, commit: Commit) -> bool:
+        """Whether the commit has every view of the run."""
         return commit.fingerprint == self._output.fingerprint
 
     def source_of(self, known: str, own: FileRange) -> IndexedFile | None:
-        """The commit that has the rows of a whole small file, wherever it was, and can give them alone."""
+        """A commit with this whole small file, at any path, whose rows can be copied alone."""
         return next(self._sources(self._find(known, own), own), None)
 
     def sources_of_texts(self, known: str, texts: TextBlock) -> Iterator[IndexedFile]:
-        """The commits that have the rows of the same texts, whose other fields may be others."""
+        """The commits with equal texts; copied fields may differ."""
         (own,) = texts.files
         is_possible = known and not has_sums_by_field(self._views)
         return self._sources(self._open(known).find_texts(own) if is_possible else (), own)
@@ -82,12 +82,12 @@ class CommittedBlocks:
         return None
 
     def _sources(self, found: Iterable[IndexedFile], own: FileRange) -> Iterator[IndexedFile]:
-        """Those of which the rows can be copied. The first record of a file may begin with a mark, or be a header."""
+        """The commits whose rows can be copied. The first record of a file may begin with a mark, or be a header."""
         values = path_values(self._record_format, self._views, own.file.path)
         for one in found:
             is_same = path_values(self._record_format, self._views, one.own.file.path) == values
             is_same &= one.own.num_lines == own.num_lines and (one.own.first_byte == 0) == (own.first_byte == 0)
-            if is_same and self.is_whole(one.commit) and can_copy(one.commit):
+            if is_same and self.has_all_views(one.commit) and can_copy(one.commit):
                 yield one
 
     def _commit(self, commit: Commit, files: Sequence[FileRange]) -> Commit:

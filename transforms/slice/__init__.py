@@ -1,4 +1,4 @@
-"""Input files listed and cut into slices: the Beam transforms `FindFiles` and `SliceFiles`."""
+"""Input files listed and cut into slices: the Beam transforms `FindFiles`, for custom pipelines, and `SliceFiles`."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class SliceFiles(beam.PTransform):
 def _scan_file(
     file: FileToRead | InputFile, limits: BlockLimits, record_format: RecordFormat
 ) -> tuple[bytes, list[RangeScan]]:
-    """What `_Number` takes, of one file."""
+    """The path of one file, and the scans of all its ranges."""
     scans = [_scan(each, limits, record_format) for each in cut_file(file, limits.text_bytes, record_format)]
     return scans[0][0], [scan for _, scan in scans]
 
@@ -131,7 +131,7 @@ def _scan(
 class _Number(beam.DoFn):
     """(path, its scans) -> `Slice`, the large ones of a bundle first.
 
-    Beam's local runner deals them to its workers one by one, in this order: so each gets as many large ones.
+    Beam's local runner gives them to its workers in turn: so the large ones are spread evenly.
     """
 
     def __init__(self, stage: SliceFiles) -> None:

@@ -17,13 +17,13 @@ from layerbeam.transforms.input.cuts import BlockReader, Candidates, RankedRecor
 from layerbeam.transforms.input.records import filled_share
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
 
-# Files that fill less than this share of a block are read together. So few of them are not worth it: each is a block.
+# Files that fill less than this share of a block are read together, if they are so many: else each is a block.
 _SMALL = 1 / 16
 _FEWEST = 16
-# Bytes in a record and per byte of a compressed file, before anything is read.
+# Assumed bytes of a record, and the assumed ratio of compression, before anything is read.
 _RECORD_BYTES = 64
 _COMPRESSION = 8
-# What one thread must read has a reader for so many blocks, and no more than so many readers.
+# Blocks for each reader of what only one thread can read, and the most readers.
 _BLOCKS_OF_READER = 16
 _MOST_READERS = 64
 
@@ -32,7 +32,7 @@ _MOST_READERS = 64
 class Done:
     """What earlier runs have done of a file, for estimates: `ranges` of bytes, ascending; their records and texts.
 
-    `kept_views`: views that other blocks have parts of, which lack a view of the run.
+    `kept_views`: views with parts in commits that lack at least one view of the run.
     """
 
     ranges: npt.NDArray[np.int64] = dataclasses.field(default_factory=lambda: np.empty((0, 2), np.int64))
@@ -50,7 +50,8 @@ class FileToRead:
     """A file with work left.
 
     `max_records`: only so many of its records are read, and it has more. `done`: known to estimates only. `others`:
-    small files that are read together with this one. `known`: as in `Slice`.
+    small files that are read together with this one. `known`: the path of the content
+    index, empty if there is none.
     """
 
     file: InputFile
@@ -63,7 +64,7 @@ class FileToRead:
 def join_small_files(
     files: Iterable[FileToRead], limits: BlockLimits, record_format: RecordFormat = LINES
 ) -> Iterator[FileToRead]:
-    """The files, in their order, with small ones together if the limits allow it: as many as about fill a block.
+    """The files in their order, consecutive small ones as packs of about one block if the limits allow it.
 
     A block ends with the file that fills it, and the next small file begins another one. So if some of the blocks are
     done, the files that are left are put together as before.
@@ -106,7 +107,7 @@ class RangeScan:
     """The slices in a range of a file, or the reason why the file cannot be read.
 
     `pieces`: (first byte, byte after the last, number of line ends or rows) of each slice. `candidates`: where blocks
-    may end, if the file has several ranges. `max_records`: of all of them, unless they end there.
+    may end, if the file has several ranges. `max_records`: of the file; None if the slices end there.
     """
 
     work: FileToRead
@@ -141,7 +142,7 @@ def cut_file(
     if work.others:
         yield work, 0, work.file.size
         return
-    # What is limited is counted from the file's start.
+    # A file with a limit is one range: its records are counted from its start.
     size = max(work.file.size, 1) if work.max_records is not None else slice_bytes
     for start, end in byte_ranges(work.file, size, record_format) or [(0, 0)]:
         yield work, start, end
@@ -237,7 +238,7 @@ def share_slice(
     readers, format_ = 1, INPUT_FORMATS[record_format.format]
     if slice_.end is None:
         has_blocks = not format_.is_one_record(record_format)
-    else:  # one that is a block may be long nevertheless, of one record
+    else:  # a slice of one block is long if it holds one long record
         has_blocks = not format_.pieces_are_blocks and slice_.end - slice_.start > 2 * limits.text_bytes
     if has_blocks:
         blocks = _expected_blocks(slice_.file, slice_.size, limits, record_format)

@@ -1,4 +1,4 @@
-"""Blocks of vectors written as parts, with their commits."""
+"""Blocks of vectors written as parts; each gives the commit that `put_commit` writes."""
 
 from __future__ import annotations
 

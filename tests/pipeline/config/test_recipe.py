@@ -122,7 +122,7 @@ def test_prompts_of_texts_and_of_queries(model, workplace):
 @pytest.mark.parametrize("inner", ["", "0_Transformer"])
 @pytest.mark.parametrize("query", ["", "river: "])
 def test_init_writes_the_prompt_of_queries(model, workplace, query, inner):
-    prompts = {"query": query, "passage": "bank: "}
+    prompts = {"query": query, "passage": "bank: ", "title": "money: "}
     folder = Path(model("mean", prompts=prompts, default_prompt_name="passage"))
     if inner:
         (folder / inner).mkdir()
@@ -133,7 +133,8 @@ def test_init_writes_the_prompt_of_queries(model, workplace, query, inner):
         modules[0]["path"] = inner
         (folder / "modules.json").write_text(json.dumps(modules))
     workplace.write("corpus/a.txt", "\n".join(TEXTS))
-    workplace._call("init", "new.yaml", "--from", str(folder), "--input", "corpus/*.txt", status=0)
+    printed = workplace._call("init", "new.yaml", "--from", str(folder), "--input", "corpus/*.txt", status=0).err
+    assert "has more prompts, which --prompt NAME chooses: title\n" in printed
     workplace.driven("run", "new.yaml", "--output", "out")
     run = layerbeam.open_run("out")
 

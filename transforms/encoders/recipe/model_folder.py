@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class Model:
     """The settings of the section `encoder` and of one view.
 
     `is_plain`: the folder holds an encoder only. `method`: of sentence-transformers, whose vectors they give.
-    `queries`: how queries are encoded, a sentence, if not as the texts are.
+    `queries`: how queries are encoded, a sentence, if not as the texts are. `prompts`: all of the model's, by name.
     """
 
     encoder: dict[str, Any]
@@ -52,6 +53,7 @@ class Model:
     is_plain: bool
     method: str = "encode"
     queries: str = ""
+    prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def check_kinds(folder: Path, modules: list[tuple[str, str]], pattern: str, allowed: str) -> None:

@@ -26,7 +26,6 @@ from layerbeam.transforms.encoders.recipe.model_folder import (
     text_view,
 )
 from layerbeam.transforms.encoders.recipe.prompts import check_marker, read_prompt
-from layerbeam.transforms.encoders.source import EncoderSource
 
 # Their poolings, concatenated if there are several, and ours.
 _POOLINGS = {
@@ -58,7 +57,7 @@ def read_model(handle: str, prompt_name: str | None = None) -> Model:
     `prompt_name`: one of the model's prompts, instead of the one that `encode` takes by default.
     """
     folder = _locate(handle)
-    model = read_folder(handle, folder, prompt_name)
+    model = dataclasses.replace(read_folder(handle, folder, prompt_name), prompts=named_prompts(folder))
     check_side(folder / os.path.relpath(str(model.encoder["handle"]), handle))
     if prompt_name is None:
         return model
@@ -172,9 +171,8 @@ def _prompt(file: JsonFile, name: str | None) -> str:
     return read_prompt(file, given)
 
 
-def named_prompts(source: EncoderSource) -> dict[str, str]:
+def named_prompts(folder: Path) -> dict[str, str]:
     """The prompts in a model's files by name; none if it has its own way with them, as ColBERT, or they are damaged."""
-    folder = Path(source.folder)
     folder = folder if (folder / "modules.json").exists() else folder.parent  # of an encoder among the modules
     if not (folder / "modules.json").exists():
         return {}
