@@ -122,7 +122,7 @@ cosine-of-shorter pipeline/verify/compare.py pipeline/verify/test_compare.py
     near = np.abs(found - expected) <= self.absolute ==> near = found - expected <= self.absolute
 longer-than-limit pipeline/plan/plan.py pipeline/plan/test_plan.py::test_a_text_that_just_fits_is_not_truncated
     weights[lengths > limit].sum() ==> weights[lengths >= limit].sum()
-offset-of-sentence pipeline/dataset/row_texts.py pipeline/report/test_report.py::test_a_word_in_a_later_sentence
+offset-of-sentence pipeline/dataset/word_rows.py pipeline/report/test_report.py::test_a_word_in_a_later_sentence
     RowText(row["text"], row["start"]) ==> RowText(row["text"], 0)
 last-row-in-next-piece pipeline/dataset/view.py pipeline/dataset/test_reader.py::test_one_part_of_any_format pipeline/dataset/test_reader.py
     if read > last_row: ==> if read >= last_row:

@@ -76,8 +76,8 @@ INSERT INTO kept SELECT id FROM (
             PARTITION BY name, fingerprint, content ORDER BY attempt, id) AS place
         FROM state JOIN blocks USING (id) WHERE NOT changed AND NOT pruned)
     WHERE place = 1) WHERE place = 1;
-INSERT INTO kept SELECT id FROM sound JOIN blocks USING (id)  -- of tables, which hold no file
-    WHERE attempt = :tables_of AND id NOT IN (SELECT block FROM ranges);
+INSERT INTO kept SELECT MIN(id) FROM sound JOIN blocks USING (id)  -- of tables, which hold no file
+    WHERE attempt = :tables_of AND id NOT IN (SELECT block FROM ranges) GROUP BY name;
 """
 
 _OVERLAPPING = """

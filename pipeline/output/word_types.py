@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from layerbeam.pipeline.output.attempts import newer_attempt
 from layerbeam.pipeline.output.catalog import Catalog
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow import layout
@@ -88,11 +89,17 @@ class WordTypeTables:
             yield index, number, len(ranges), range_
 
     def make(self, index: int, number: int, of: int, range_: KeyRange) -> str:
-        """Write and commit a part of a table; returns its name."""
+        """Write and commit a part of a table, unless a newer attempt has the folder; returns its name.
+
+        The commit is in a file of this attempt: one that is thought lost, and makes its tables late, replaces none.
+        """
         view, output = self.views[index], self.output
-        part = write_word_types(output, view, number, of, make_word_types(view, self._paths(index), range_))
         name = f"{layout.WORD_TYPES}-{view.name}-{number:05d}"
+        if newer_attempt(output.path, self.run_number) is not None:
+            return name
+        part = write_word_types(output, view, number, of, make_word_types(view, self._paths(index), range_))
         commit = Commit(name, output.fingerprint, (), {view.name: part}, self.run_number)
-        with storage.write_atomically(storage.join(output.path, layout.commit_path(name))) as file:
+        path = layout.commit_path(f"{name}-{self.run_number}")
+        with storage.write_atomically(storage.join(output.path, path)) as file:
             file.write(commit.to_line())
         return name

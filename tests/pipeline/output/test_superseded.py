@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import shutil
 
 import apache_beam as beam
 import pytest
 from workplace import THREE_VIEWS
 
+import layerbeam
 from layerbeam.pipeline.config import load
 from layerbeam.pipeline.config.job import resolve
 from layerbeam.pipeline.errors import BusyError
 from layerbeam.pipeline.output import word_types
+from layerbeam.pipeline.output.finish import RunEnd
 from layerbeam.pipeline.output.run_log import RunLog, load_runs
 from layerbeam.pipeline.run.build import build
 from layerbeam.pipeline.run.engines import local_runner
@@ -72,6 +76,29 @@ def test_it_leaves_the_folder_to_one_that_starts_while_tables_are_made(pipeline,
     assert states() == {3: "superseded", 4: "submitted"}
     assert not {"_SUCCESS", "manifest.json"} & set(os.listdir("out"))
     assert len(os.listdir("out/_commits")) > 1
+
+
+@pytest.mark.parametrize("sees_the_newer_one", [False, True])
+def test_tables_of_an_earlier_attempt_that_come_late_replace_none(pipeline, monkeypatch, sees_the_newer_one):
+    """A job that was cancelled, and goes on when the next attempt has made its tables and not ended yet."""
+
+    def finish(end, *arguments, finish=RunEnd.finish_gathered):
+        shutil.copy(f"out/_runs/{NUMBER}.sums.jsonl", "out/_runs/2.sums.jsonl")
+        late = dataclasses.replace(end, run_number=2).tables
+        (index,) = [number for number, view in enumerate(end.views) if view.aggregates]
+        with open("out/_runs/2.sums.jsonl") as file:
+            _, sample = late.sample(index, [f"out/{json.loads(line)[1]}" for line in file])
+        names = [late.make(*range_) for range_ in late.cut(index, word_types.merge_samples([sample]))]
+        assert names == ["word_types-types-00000"]
+        return finish(end, *arguments)
+
+    monkeypatch.setattr(RunEnd, "finish_gathered", finish)
+    if not sees_the_newer_one:
+        monkeypatch.setattr(word_types, "newer_attempt", lambda *_: None)
+    pipeline()
+    assert states() == {NUMBER: "done"}
+    tables = layerbeam.open_run("out")["types"]
+    assert (len(tables.parts), len(tables)) == (1, 4)
 
 
 @pytest.mark.parametrize("state", ["cancelled", "failed", "lost", "interrupted"])

@@ -322,11 +322,16 @@ def test_advice_for_words_is_accepted(workplace, report):
     assert "`words_2: " not in several
 
 
-def test_a_word_in_a_later_sentence(workplace, report):
-    """Its text is joined from its tokens, whose places are those in the record."""
-    views = {"tokens": {"level": "token", "layers": [1], "special_tokens": False}}
+@pytest.mark.parametrize("has_view_of_texts", [False, True])
+@pytest.mark.parametrize("level", ["token", "word"])
+def test_a_word_in_a_later_sentence(workplace, report, level, has_view_of_texts):
+    """Its text is in the input file, or in a view of texts; the places of rows are those in the record."""
+    views = {"rows": {"level": level, "layers": [1]}}
+    views |= {"texts": {"level": "text", "layers": [1]}} if has_view_of_texts else {}
     workplace.prepare("A well is dry. The bank is near.\n" * 3, input={"unit": "sentence"}, views=views)
     workplace.drive(arithmetic=True)
+    if has_view_of_texts:
+        (workplace.folder / "corpus/a.txt").unlink()
     report("--word", "bank")
     assert (workplace.folder / "out/report.html").read_text(encoding="utf-8").count("<mark>bank</mark>") == 3
 
