@@ -47,10 +47,8 @@ def complete(
         if model is not None and name in following:
             said = model.view
         completed[name] = _complete_view(view, {**_UNSAID, **said})
-        if model is not None and name in of_texts and name not in following:
+        if model is not None and name in (*of_texts, *of_records) and name not in following:
             notes += _differences(name, completed[name], model.view)
-        if model is not None and name in of_records:
-            notes += _of_record(name, model.view)
     default = model.encoder.get("prompt") if model is not None and (following or of_records) else None
     named = named_prompts(folder)
     prompted = _complete_prompts(encoder, default, named, has_files=has_files)
@@ -107,17 +105,12 @@ def _read(handle: str, folder: Path, following: Sequence[str]) -> Model | None:
     return None if model.view["pooling"] == "none" else model
 
 
-def _of_record(name: str, said: Mapping[str, Any]) -> Iterator[str]:
-    """That a view of records does not follow what the model's files say, in one line."""
-    if said.get("pooling") != "mean" or said.get("dense"):
-        other = ", ".join(f"{field} {shown(said.get(field, _UNSAID[field]))}" for field in ("pooling", "dense"))
-        yield f"views.{name}: level record is the mean of the tokens of its texts; the model's own files say {other}"
-
-
 def _differences(name: str, view: ViewSettings, said: Mapping[str, Any]) -> Iterator[str]:
-    """How a view differs from what the model's files say, in one line."""
-    ours = {field: getattr(view, field) for field in _UNSAID}
-    theirs = {field: said.get(field, value) for field, value in _UNSAID.items()}
+    """How a view differs from what the model's files say, in one line. One of records has its own `normalize`."""
+    fields = ("pooling", "dense") if view.level == "record" else tuple(_UNSAID)
+    ours = {field: getattr(view, field) for field in fields}
+    theirs = {field: said.get(field, _UNSAID[field]) for field in fields}
     if ours != theirs:
         own, other = (", ".join(f"{field} {shown(value)}" for field, value in one.items()) for one in (ours, theirs))
-        yield f"views.{name}: has {own}; the model's own files say {other}"
+        is_what = "level record is the mean of the tokens of its texts" if view.level == "record" else f"has {own}"
+        yield f"views.{name}: {is_what}; the model's own files say {other}"

@@ -45,6 +45,7 @@ from layerbeam.transforms.slice.slices import (
 from layerbeam.transforms.views.view import ViewSpec
 
 _NAMED = 5  # files of a folder that are not read
+_WALKED = 1000  # folders that are looked into for advice
 LOST_WITH_ITS_FILE = "is missing, and so are rows of it, whose part is damaged: restore it, or give --prune-missing"
 
 
@@ -221,11 +222,20 @@ def _of_input(file: InputFile) -> InputFile:
     if storage.is_unlisted(file) or not file.problem or not storage.is_local(file.path) or not os.path.isdir(file.path):
         return file
     endings = [ending for format_ in INPUT_FORMATS.values() for ending in format_.endings]
-    patterns = (f"{glob.escape(file.path)}/**/*{ending}" for ending in endings)
-    below = next((pattern for pattern in patterns if next(glob.iglob(pattern, recursive=True), None)), None)
-    advice = "name the files in it" if below is None else f"those in folders of it are {printable(below)}"
+    advice, names = "name the files in it", list(_names_below(file.path))
+    for ending in endings:
+        if any(name.endswith(ending) for name in names):
+            advice = f"those in folders of it are {printable(glob.escape(file.path))}/**/*{ending}"
+            break
     what = f"is a folder without a file that ends in {', '.join(endings)}; {advice}"
     return InputFile.unreadable(file.path, what)
+
+
+def _names_below(folder: str) -> Iterator[str]:
+    """The names of files in a local folder and the first folders below it, as a glob finds them."""
+    for _, folders, names in itertools.islice(os.walk(folder), _WALKED):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (name for name in names if not name.startswith("."))
 
 
 def _files_of_folder(path: str, failed: list[InputFile]) -> list[str]:

@@ -173,7 +173,7 @@ class RunEnd:
         AssertionError if records are missing.
         """
         self._refuse_if_superseded()
-        if not self._work_list.exists:
+        if not self.has_work_list:
             finished = load_manifest(self.output.path)
             if finished is not None:  # an engine has repeated this stage
                 return finished

@@ -65,6 +65,7 @@ class KeepWords:
     def __init__(self, view: ViewSpec, tokenizer: TextTokenizer) -> None:
         self._given = view.keep_words or ()
         self._match_case = view.match_case
+        self._exact = {nfc(form): index for index, form in enumerate(self._given)}
         words = tokenizer.tokenize(pa.array(map(nfc, self._given), pa.string())).words()
         self._place: dict[str, int] = {}
         # Forms equal to the encoder (`bank`, `Bank`) are found as the first of them and counted for all of them.
@@ -84,10 +85,9 @@ class KeepWords:
         found = index[places.form]
         is_form = found >= 0
         if self._match_case:
-            exact = {nfc(form): index for index, form in enumerate(self._given)}
             candidates = np.flatnonzero(is_form)
             own = _own_characters(words, candidates, texts)
-            found[candidates] = [exact.get(nfc(word), -1) for word in own]
+            found[candidates] = [self._exact.get(nfc(word), -1) for word in own]
         return found, is_form
 
     def find_inside(self, words: _WordIndex, texts: TextBlock) -> dict[int, list[Int64Array]]:
@@ -96,12 +96,18 @@ class KeepWords:
         keys = [key_of_form(form) for form in words.places.forms.to_pylist()]
         for number, key in enumerate(keys):
             parts = word_parts(key)
-            if parts == [key] or key in self._place:
+            spaced = [part for part in parts if part in self._place and part not in self._unspaced]
+            if not spaced or parts == [key] or key in self._place:
                 continue
-            for part, times in collections.Counter(parts).items():
-                if part in self._place and part not in self._unspaced:
-                    chosen = np.repeat(np.flatnonzero(words.places.form == number), times)
-                    self._add_inside(found, part, words, chosen, texts)
+            chosen = np.flatnonzero(words.places.form == number)
+            if self._match_case:
+                for word, own in zip(chosen, _own_characters(words, chosen, texts), strict=True):
+                    for part in word_parts(nfc(own)):
+                        if part in self._exact and key_of_form(part) not in self._unspaced:
+                            found[self._exact[part]].append(np.array([word]))
+            else:
+                for part in spaced:
+                    found[self._place[part]].append(chosen)
         if self._unspaced:
             self._find_unspaced(words, keys, texts, found)
         return found
@@ -118,36 +124,14 @@ class KeepWords:
         begins[:-1] += ~is_next
         for form, match in _occurrences(self._unspaced, "".join(parts)):
             first, last = np.searchsorted(begins[:-1], [match, match + len(form) - 1], side="right") - 1
-            if begins[first] != match or keys[places.form[first]] != form:
-                self._add_inside(found, form, words, np.array([first]), texts, np.arange(first, last + 1))
-
-    def _add_inside(
-        self,
-        found: dict[int, list[Int64Array]],
-        key: str,
-        words: _WordIndex,
-        chosen: Int64Array,
-        texts: TextBlock,
-        spanned: Int64Array | None = None,
-    ) -> None:
-        """Add the words that hold a form with this key; with `match_case` only where it has the same characters.
-
-        `spanned`: the words that it spans, if these are others.
-        """
-        if not self._match_case:
-            found[self._place[key]].append(chosen)
-            return
-        exact = {nfc(self._given[index]): index for index in self._same_key[key]}
-        if spanned is not None:
-            own = nfc("".join(_own_characters(words, spanned, texts)))
-            for form, index in exact.items():
-                found[index] += [chosen] if form in own else []
-            return
-        chosen = np.unique(chosen)
-        for word, own in zip(chosen, _own_characters(words, chosen, texts), strict=True):
-            for part in word_parts(nfc(own)):
-                if part in exact:
-                    found[exact[part]].append(np.array([word]))
+            if begins[first] == match and keys[places.form[first]] == form:
+                continue
+            indices = [self._place[form]]
+            if self._match_case:
+                own = nfc("".join(_own_characters(words, np.arange(first, last + 1), texts)))
+                indices = [index for index in self._same_key[form] if nfc(self._given[index]) in own]
+            for index in indices:
+                found[index].append(np.array([first]))
 
 
 def _occurrences(forms: Collection[str], text: str) -> Iterator[tuple[str, int]]:
