@@ -277,7 +277,7 @@ def find_work(
         found, limited = _first_records(found, given.limit, job.records)
     catalog.add_files(found, limited)
     lost_before = _lost_before(output_path) - {file.path for file in found}
-    gone = sorted({*catalog.gone(), *lost_before})
+    gone = sorted({*catalog.missing(), *lost_before})
     pruned = gone if prune_missing else _prunable(job, catalog, found, gone)
     catalog.judge(job.output.fingerprint, pruned=pruned)
     readable = [file for file in found if not file.problem]
@@ -324,7 +324,7 @@ def _prunable(job: Job, catalog: Catalog, found: Sequence[InputFile], gone: list
 
 def _renamed(job: Job, catalog: Catalog, found: Sequence[InputFile]) -> set[str]:
     """The files that are gone, and whose bytes are in a file that was found."""
-    gone, renamed = catalog.contents_of_gone(), set[str]()
+    gone, renamed = catalog.contents_of_missing(), set[str]()
     by_size = collections.defaultdict[int, set[str]](set)
     for path, (size, _) in gone.items():
         by_size[size].add(path)
@@ -438,7 +438,7 @@ def begin_work(job: Job, number: int, work: PendingWork) -> None:
     known = ""
     if catalog.fingerprints():
         with job.output.write_atomically(functools.partial(layout.content_index_path, number)) as file:
-            write_content_index(file, *catalog.known())
+            write_content_index(file, *catalog.content_index())
         known = layout.content_index_path(number, file.sha256)
     items = list(join_small_files(work.to_read, job.limits, job.records))
     with storage.write_atomically(storage.join(output_path, layout.work_path(number))) as file:

@@ -182,13 +182,13 @@ class RunEnd:
         storage.delete_files(self.output.path, [layout.SUCCESS])
         totals = Totals()
         path, number, lines = self.output.path, self.run_number, totals.count(catalog.lines())
-        _write(self.output, layout.PARTS, lines, lambda after: write_changes(path, number, after, catalog.events()))
+        _write(self.output, layout.PARTS, lines, lambda after: write_changes(path, number, after, catalog.feed()))
         manifest = self._describe(catalog, totals, left_out)
         self._refuse_if_superseded()
         empty = {
             write_empty_part(self.output, view).path for view in self.views if not totals.views[view.name]["parts"]
         }
-        self._delete_strays(path for path in catalog.strays() if path not in empty)
+        self._delete_strays(path for path in catalog.orphans() if path not in empty)
         _write(self.output, layout.MANIFEST, [json.dumps(manifest, indent=1).encode("ascii")])
         self._end(is_complete=manifest["complete"], pruned=catalog.pruned())
         return manifest
@@ -200,9 +200,9 @@ class RunEnd:
             if self._keep_rows(catalog):
                 catalog = self.open(problems)
             left_out = {file.path: file.problem for file in problems} | catalog.problems()
-            left_out |= dict.fromkeys(catalog.gone_and_kept(), MISSING)
+            left_out |= dict.fromkeys(catalog.missing_and_live(), MISSING)
             left_out |= dict.fromkeys(catalog.lost(), LOST_WITH_ITS_FILE)
-            missing, unsound = catalog.incomplete(), catalog.unsound()
+            missing, unsound = catalog.incomplete(), catalog.invalid()
             left_out |= dict.fromkeys(missing.keys() & unsound, _LOST)
             gaps = missing.keys() - unsound
             if not missing or look == _LOOKS - 1:

@@ -16,10 +16,9 @@ class Scratch:
         self._db = sqlite3.connect("", check_same_thread=False)
         self._db.executescript(tables)
 
-    def _run_script(self, statements: str, *values: Any) -> None:
+    def _run_script(self, statements: str) -> None:
         with _as_os_error():
-            for statement in statements.split(";"):
-                self._db.execute(statement, *values)
+            self._db.executescript(statements)
 
     def _run(self, query: str, *values: Any) -> Iterator[Any]:
         with _as_os_error():
