@@ -124,7 +124,7 @@ $(VENV)/installed-gcp: $(VENV)/installed
 test-dataflow: $(VENV)/installed-gcp ## Dataflow jobs, gs:// and s3:// paths, without a network (downloads 60 MB once; 360 MB unpacked)
 	$(PYTEST) $(PARALLEL) tests/pipeline/remote/test_dataflow.py tests/pipeline/run/test_cloud_storage.py \
 		tests/pipeline/cli/test_flex_launch.py tests/pipeline/remote/test_dataflow_guide.py \
-		tests/transforms/storage/test_stores.py tests/pipeline/output/test_dataflow_jobs.py
+		tests/transforms/storage/test_stores.py tests/pipeline/output/test_jobs.py
 
 $(VENV)/installed-azure: $(VENV)/installed
 	$(INSTALL) $(VENV) --constraint $(CONSTRAINTS) --editable '.[azure]'

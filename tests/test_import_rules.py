@@ -32,7 +32,7 @@ BEAM = {
     *(f"layerbeam.transforms.storage.{name}" for name in ("google_store", "s3_store", "store", "stores")),
     *(f"layerbeam.pipeline.cli.{name}" for name in ("beam_options", "flex_template")),
     # The clients of those that run a job, inside of functions: who is active is asked there.
-    *(f"layerbeam.pipeline.output.{name}" for name in ("dataflow_jobs", "engine_jobs")),
+    "layerbeam.pipeline.output.jobs",
 }
 BEAM_FOLDERS = ("layerbeam.pipeline.embed.", "layerbeam.pipeline.run.", "layerbeam.pipeline.remote.")
 

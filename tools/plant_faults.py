@@ -50,7 +50,7 @@ share-of-reader transforms/read/block.py transforms/read/test_last_block.py::tes
     if number % readers == reader: ==> if number % readers == reader or readers > 7:
 source-at-file-start transforms/read/committed.py pipeline/output/test_changes.py::test_a_byte_order_mark_that_moves_into_the_text
     own.num_lines and (one.own.first_byte == 0) == (own.first_byte == 0) ==> own.num_lines
-names-that-print-alike transforms/read/committed.py pipeline/output/test_find.py::test_files_whose_names_print_alike_give_no_rows_to_others
+names-that-print-alike transforms/read/committed.py pipeline/output/test_work.py::test_files_whose_names_print_alike_give_no_rows_to_others
     and self.has_all_views(one.commit) and can_copy(one.commit): ==> and self.has_all_views(one.commit):
 second-segment-cut-off transforms/tokenize/sequences.py transforms/tokenize/test_sequences.py::test_a_pair_without_room_for_its_second_text
     segment_ids[row_splits[1:][is_pair] - number] = 1 ==> segment_ids[row_splits[1:][counts_second > 0] - number] = 1
@@ -90,15 +90,15 @@ contradiction-of-chunks pipeline/config/rules.py pipeline/run/test_chunk_unit.py
     given.unit == "chunk" and chunk.overlap > chunk.tokens // 2: ==> given.unit == "chunk" and chunk.overlap > chunk.tokens:
 rejects-in-identity pipeline/config/job.py pipeline/output/test_commits.py::test_a_lost_record_of_the_run_does_not_hide_other_settings
     for name in ("files", "max_missing", "max_reject_rate"): ==> for name in ("files", "max_missing"):
-damaged-is-sound pipeline/output/catalog.py pipeline/dataset/test_integrity.py::test_a_flipped_bit_is_found_and_rewritten
+damaged-is-valid pipeline/output/catalog.sql pipeline/dataset/test_integrity.py::test_a_flipped_bit_is_found_and_rewritten
     OR (attempt = 0 AND path IN (SELECT path FROM damaged)) ==> OR (attempt < 0 AND path IN (SELECT path FROM damaged))
-other-settings-are-kept pipeline/output/catalog.py pipeline/output/test_changes.py::test_a_later_attempt_with_other_settings_commits_the_same_blocks
-    ORDER BY fingerprint <> :fingerprint, attempt DESC) AS place ==> ORDER BY attempt DESC) AS place
-finished-with-strays pipeline/output/find.py pipeline/output/test_find.py::test_what_a_late_attempt_leaves_is_work_for_the_next_run
+other-settings-are-live pipeline/output/catalog.sql pipeline/output/test_changes.py::test_a_later_attempt_with_other_settings_commits_the_same_blocks
+    ORDER BY fingerprint <> (SELECT fingerprint FROM run), attempt DESC) AS place ==> ORDER BY attempt DESC) AS place
+finished-with-orphans pipeline/output/work.py pipeline/output/test_work.py::test_what_a_late_attempt_leaves_is_work_for_the_next_run
     and work.catalog.is_as_listed() ==> and True
-limit-is-reached pipeline/output/catalog.py pipeline/run/test_limit.py
-    WHERE records > max_records) ==> WHERE records >= max_records)
-commit-of-damage-stays pipeline/output/find.py pipeline/output/test_find.py::test_a_late_commit_of_a_damaged_part
+limit-is-reached pipeline/output/catalog.sql pipeline/run/test_limit.py
+    WHERE records > max_records; ==> WHERE records >= max_records;
+commit-of-damage-stays pipeline/output/work.py pipeline/output/test_work.py::test_a_late_commit_of_a_damaged_part
     storage.delete_files(output_path, map(layout.commit_path, blocks)) ==> pass
 end-of-newer-run pipeline/output/finish.py pipeline/output/test_finish.py::test_parts_of_a_newer_attempt_stay
     manifest = self._describe(catalog, totals, left_out)⏎        self._refuse_if_superseded() ==> manifest = self._describe(catalog, totals, left_out)

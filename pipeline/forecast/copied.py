@@ -12,7 +12,7 @@ import numpy as np
 
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.output.catalog import Source
-from layerbeam.pipeline.output.find import PendingWork, cut_blocks_of
+from layerbeam.pipeline.output.work import PendingWork, cut_blocks_of
 from layerbeam.transforms.flow.commits import FileRange
 from layerbeam.transforms.input.path_fields import path_values
 from layerbeam.transforms.read.block import decode_block

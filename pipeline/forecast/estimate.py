@@ -30,7 +30,7 @@ from layerbeam.pipeline.forecast.sampling import (
     has_slices,
     read_slices,
 )
-from layerbeam.pipeline.output.find import PendingWork
+from layerbeam.pipeline.output.work import PendingWork
 from layerbeam.transforms import storage
 from layerbeam.transforms.encode.batching import equal_texts, padded_shape, plan_batches
 from layerbeam.transforms.encode.windows import cut_sequences

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from layerbeam.pipeline.console import count_noun, one_line
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.output.find import find_inputs
+from layerbeam.pipeline.output.inputs import find_inputs
 from layerbeam.pipeline.run.detect_format import formats_by_name, several_formats
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow.commits import InputFile, printable

@@ -20,18 +20,19 @@ A worker writes the parts of a block, then its commit. So the folder is a log, a
 | `_damaged.json` | parts that `verify --checksums` found changed | `verify` | the end |
 | `_normalizer.json` | the normalizer of the tokenizer, for words | the start | |
 
-A block has states, each within the one before. It is *recorded* if a commit of it can be read; *sound* if also its
-parts have their full size and none is known to be damaged: a worker can find it by its bytes; *kept* if also no file of
-it has changed, and no other block of the run's settings has its lines. A file that kept blocks cover from its first
-line to its last is *complete* and not read. Any other file is read, and only what no sound block has is encoded. A part
-of no kept block is a stray.
+A block has states, each within the one before; `catalog.sql` decides them. It is *recorded* if a commit of it can be
+read; *valid* if also its parts have their full size and none is known to be damaged: a worker can find it by its bytes;
+*live* if also no file of it has changed, and no other block of the run's settings has its lines. A file that live
+blocks cover from its first line to its last is *complete* and not read. Any other file is read, and only what no valid
+block has is encoded. A part of no live block is an orphan.
 
 While no run is active, all but `parts.jsonl`, `_commits/`, `_damaged.json` and the folders of parts can be deleted
 without losing vectors; without `_runs/` the history and the change feed are lost.
 
-The modules, in the order of a run: `lock` and `attempts` admit one writer (`dataflow_jobs` and `engine_jobs` ask
-whether a job is active, `heartbeat` tells); `find` compares the input with the commits and writes the work list;
-`finish` gathers the commits, writes the checkpoint, the feed and the manifest, and deletes the strays. Both ask the
-`catalog`, a scratch database of the three lists that are known: input, commits, files. `commits` reads the log,
-`manifest` and `run_log` the records, `changes` the feed; `word_types` makes tables at the end.
+The modules, in the order of a run: `lock` and `attempts` admit one writer (`jobs` says whether a job is active,
+`heartbeat` tells), and `access` refuses folders of other settings; `inputs` lists the files, and `work` compares them
+with the commits and writes the work list; `finish` compacts the log, writes the checkpoint, the feed and the manifest,
+and deletes the orphans. Both ask the `catalog`, a scratch database of the three lists that are known: input, commits,
+files. `commits` reads the log, `manifest` and `run_log` the records, `changes` the feed; `word_types` makes tables at
+the end.
 """

@@ -16,9 +16,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from layerbeam.pipeline.errors import BusyError, UsageError
-from layerbeam.pipeline.output.dataflow_jobs import DataflowJob
-from layerbeam.pipeline.output.engine_jobs import EngineJob
 from layerbeam.pipeline.output.heartbeat import beat
+from layerbeam.pipeline.output.jobs import DataflowJob, EngineJob
 from layerbeam.pipeline.output.run_log import ACTIVE, RunLog, run_numbers
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow import layout

@@ -181,7 +181,7 @@ class Catalog(Scratch):
         return count, self._run("SELECT * FROM index_records"), lines
 
     def done(self, path: str) -> Iterator[tuple[bool, int, int, int, int, int]]:
-        """(is of the run's settings, block, first byte, end, records, texts) of what live blocks have of a file as it is now."""
+        """(is of the run's settings, block, first byte, end, records, texts) of live blocks of an unchanged file."""
         query = "SELECT is_of_run, block, first_byte, end_byte, records, texts FROM done WHERE path = ? ORDER BY 3"
         return self._run(query, (_key(path),))
 
@@ -272,7 +272,7 @@ class Catalog(Scratch):
         return None if found is None else Source(_path(found[0]), *found[1:])
 
     def feed(self) -> Iterator[Event]:
-        """The change feed: what differs between the rows of the checkpoint, as it was loaded, and those of live blocks."""
+        """The change feed: the rows of the checkpoint, as it was loaded, against those of live blocks."""
         rows = self._run("SELECT * FROM feed")
         for (came, path, first, end, content), same in itertools.groupby(rows, key=lambda row: row[:5]):
             yield Event(

@@ -14,14 +14,14 @@ from layerbeam.transforms.flow.commits import Commit, Part, parse_commit
 from layerbeam.transforms.settings import adapter
 
 # Commits in one file, once a run is about to end.
-GATHERED = 1000
+COMPACTED = 1000
 
 
 def recorded(output_path: str, is_known: Callable[[str], bool] = lambda _: False) -> Iterator[tuple[Commit, bytes]]:
     """The commits in `_commits`, then those in the index, each with its line of JSON. Damaged ones are skipped.
 
     In this order, because the end of another attempt moves them from one to the other. `is_known`: whether the commit
-    of a block, by its name, was given already, so that it need not be read again after it was gathered.
+    of a block, by its name, was given already, so that it need not be read again after it was compacted.
     """
     index = (line.rstrip(b"\n") for line in index_lines_if_any(output_path))
     for line in itertools.chain(_log_lines(output_path, is_known), index):
@@ -32,9 +32,9 @@ def recorded(output_path: str, is_known: Callable[[str], bool] = lambda _: False
 
 def _log_lines(output_path: str, is_known: Callable[[str], bool]) -> Iterator[bytes]:
     folder = storage.join(output_path, layout.COMMITS)
-    gathered = (name for name in storage.file_names(folder) if name.endswith(".jsonl"))
+    compacted = (name for name in storage.file_names(folder) if name.endswith(".jsonl"))
     single = (name for name in storage.file_names(folder) if name.endswith(".json"))
-    for names in (gathered, (name for name in single if not is_known(name.removesuffix(".json")))):
+    for names in (compacted, (name for name in single if not is_known(name.removesuffix(".json")))):
         for batch in storage.in_batches(names):
             for data in _read_all([storage.join(folder, name) for name in batch]):
                 yield from data.splitlines()
@@ -55,7 +55,7 @@ def index_lines_if_any(output_path: str) -> Iterator[bytes]:
             raise
 
 
-def gather(output_path: str, names: Sequence[str]) -> None:
+def compact(output_path: str, names: Sequence[str]) -> None:
     """Put commits of `_commits`, given by the names of their files, into one file there, which is quickly read.
 
     The files stay: a worker that comes too late must see that its block is committed.

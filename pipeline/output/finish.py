@@ -22,12 +22,12 @@ from layerbeam.pipeline.config.identity import RunIdentity
 from layerbeam.pipeline.output.attempts import newer_attempt
 from layerbeam.pipeline.output.catalog import Catalog, Totals
 from layerbeam.pipeline.output.changes import write_changes
-from layerbeam.pipeline.output.commits import GATHERED, gather
-from layerbeam.pipeline.output.find import LOST_WITH_ITS_FILE, WorkList
+from layerbeam.pipeline.output.commits import COMPACTED, compact
 from layerbeam.pipeline.output.manifest import describe_views, load_manifest
 from layerbeam.pipeline.output.rejects import count_rejects, remedy
 from layerbeam.pipeline.output.run_log import RunLog
 from layerbeam.pipeline.output.word_types import WordTypeTables
+from layerbeam.pipeline.output.work import LOST_WITH_ITS_FILE, WorkList
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow import layout, metrics
 from layerbeam.transforms.flow.block_commit import put_commit
@@ -63,7 +63,7 @@ class SupersededError(Exception):
 class RunEnd:
     """The steps of the end of a run, once all blocks are done; the last one writes the manifest.
 
-    Many workers gather the commits and make the tables of `word_type` views; one loads what is known of the folder and
+    Many workers compact the log and make the tables of `word_type` views; one loads what is known of the folder and
     writes the rest. Nothing is done if a newer run is active in the folder, or has finalized it.
 
     `run_number`: of the run whose end is recorded here, because the program that submitted it may have exited. If that
@@ -79,10 +79,10 @@ class RunEnd:
 
     def do_all(self, problems: Iterable[InputFile | None]) -> Iterator[str]:
         """Do all steps in one place; gives the manifest as JSON. `problems`: files that could not be read."""
-        gathered = [self.gather(*element) for element in self.list_commits(0, problems)]
+        compacted = [self.compact(*element) for element in self.list_commits(0, problems)]
         if self.has_tables and self.has_work_list:
             self.tables.make_all()
-        yield from self.finish_gathered((0, [found for _, found in gathered]))
+        yield from self.finish_compacted((0, [found for _, found in compacted]))
 
     @property
     def has_tables(self) -> bool:
@@ -110,9 +110,9 @@ class RunEnd:
         with self._end_if_superseded():
             self._refuse_if_superseded()  # then workers have left blocks to the newer run
             path, places = self.output.path, list[tuple[int, int]]()
-            batches = storage.in_batches(storage.file_names(storage.join(path, layout.COMMITS)), GATHERED)
+            batches = storage.in_batches(storage.file_names(storage.join(path, layout.COMMITS)), COMPACTED)
             first = next(batches, [])
-            if len(first) < GATHERED:
+            if len(first) < COMPACTED:
                 return
             with storage.write_atomically(lambda sha256: storage.join(path, self._names(sha256))) as file:
                 for batch in itertools.chain([first], batches):
@@ -124,17 +124,17 @@ class RunEnd:
     def _names(self, sha256: str) -> str:
         return layout.names_path(self.run_number, sha256)
 
-    def gather(self, names: tuple[str, int, int] | None, problems: list[InputFile]) -> tuple[int, list[InputFile]]:
+    def compact(self, names: tuple[str, int, int] | None, problems: list[InputFile]) -> tuple[int, list[InputFile]]:
         """Join the commits of one element of `list_commits` to one file; passes the problems on, under one key."""
         if names is not None:
             path, offset, size = names
             with storage.open_binary(storage.join(self.output.path, path), offset + size) as file:
                 file.seek(offset)
-                gather(self.output.path, storage.parse_json(file.read(size)))
+                compact(self.output.path, storage.parse_json(file.read(size)))
         return 0, problems
 
-    def finish_gathered(self, element: tuple[int, Iterable[list[InputFile]]], _: Iterable[Any] = ()) -> Iterator[str]:
-        """The manifest as JSON, after all elements are gathered; nothing if a newer run has the folder."""
+    def finish_compacted(self, element: tuple[int, Iterable[list[InputFile]]], _: Iterable[Any] = ()) -> Iterator[str]:
+        """The manifest as JSON, after the log is compacted; nothing if a newer run has the folder."""
         with self._end_if_superseded():
             # JSON, because Beam's coder for strings refuses a path that is not UTF-8; JSON escapes it.
             yield json.dumps(self.finish(itertools.chain.from_iterable(element[1])))
@@ -188,7 +188,7 @@ class RunEnd:
         empty = {
             write_empty_part(self.output, view).path for view in self.views if not totals.views[view.name]["parts"]
         }
-        self._delete_strays(path for path in catalog.orphans() if path not in empty)
+        self._delete_orphans(path for path in catalog.orphans() if path not in empty)
         _write(self.output, layout.MANIFEST, [json.dumps(manifest, indent=1).encode("ascii")])
         self._end(is_complete=manifest["complete"], pruned=catalog.pruned())
         return manifest
@@ -202,9 +202,9 @@ class RunEnd:
             left_out = {file.path: file.problem for file in problems} | catalog.problems()
             left_out |= dict.fromkeys(catalog.missing_and_live(), MISSING)
             left_out |= dict.fromkeys(catalog.lost(), LOST_WITH_ITS_FILE)
-            missing, unsound = catalog.incomplete(), catalog.invalid()
-            left_out |= dict.fromkeys(missing.keys() & unsound, _LOST)
-            gaps = missing.keys() - unsound
+            missing, invalid = catalog.incomplete(), catalog.invalid()
+            left_out |= dict.fromkeys(missing.keys() & invalid, _LOST)
+            gaps = missing.keys() - invalid
             if not missing or look == _LOOKS - 1:
                 break
         if gaps:
@@ -216,7 +216,7 @@ class RunEnd:
         return catalog, dict(sorted(left_out.items()))
 
     def _keep_rows(self, catalog: Catalog) -> bool:
-        """Copy the rows of missing or unreadable files out of packs that are not kept. Whether it copied any."""
+        """Copy the rows of missing or unreadable files out of packs that are not live. Whether it copied any."""
         copied = False
         for pack, found in itertools.groupby(list(catalog.stranded()), key=lambda one: one[0]):
             commit, paths = parse_commit(catalog.line(pack)), {path for _, path in found}
@@ -274,10 +274,10 @@ class RunEnd:
         hashes = np.fromiter((value for path in paths for value in _id_hashes(path, schema(smallest))), np.uint64)
         return len(hashes) - len(np.unique(hashes))
 
-    def _delete_strays(self, strays: Iterable[str]) -> None:
+    def _delete_orphans(self, orphans: Iterable[str]) -> None:
         """Delete the parts that are not listed: an earlier run left them."""
         names = {view.name for view in self.views}
-        for folder, paths in itertools.groupby(strays, key=lambda path: path.rpartition("/")[0]):
+        for folder, paths in itertools.groupby(orphans, key=lambda path: path.rpartition("/")[0]):
             if folder in folders_of(self.views):
                 start = folder if folder in names else ""  # a view's folder may be a link to another disk
                 inner = (path.removeprefix(f"{start}/") for path in paths)

@@ -31,9 +31,11 @@ from layerbeam.pipeline.forecast.estimate import (
     notes_of,
 )
 from layerbeam.pipeline.forecast.sampling import Budget, bytes_left
-from layerbeam.pipeline.output.find import PendingWork, check_output, find_inputs, find_work, starts_over
+from layerbeam.pipeline.output.access import check_output, starts_over
 from layerbeam.pipeline.output.finish import MISSING, find_problems
+from layerbeam.pipeline.output.inputs import find_inputs
 from layerbeam.pipeline.output.rejects import frequent_remedies
+from layerbeam.pipeline.output.work import PendingWork, find_work
 from layerbeam.pipeline.plan.measure import Measurement, measure
 from layerbeam.pipeline.run.detect_format import find_format, refuse_other_format
 from layerbeam.pipeline.run.fields import check_fields

@@ -16,10 +16,10 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOpt
 
 from layerbeam.pipeline.console import echo_timed, echo_warning, quiet, underlying
 from layerbeam.pipeline.errors import BusyError, UsageError, root_cause
-from layerbeam.pipeline.output.dataflow_jobs import DataflowJob
-from layerbeam.pipeline.output.engine_jobs import endpoint_of
-from layerbeam.pipeline.output.find import PendingWork, find_inputs
+from layerbeam.pipeline.output.inputs import find_inputs
+from layerbeam.pipeline.output.jobs import DataflowJob, endpoint_of
 from layerbeam.pipeline.output.run_log import load_runs
+from layerbeam.pipeline.output.work import PendingWork
 from layerbeam.pipeline.progress import JobProgress, show_progress
 from layerbeam.pipeline.remote import preflight
 from layerbeam.pipeline.run.build import build

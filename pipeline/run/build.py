@@ -47,7 +47,7 @@ def make_stages(
     `run_number`: the attempt's; the pipeline records its own end in `_runs`, because the submitter may exit.
     `num_threads`: blocks processed concurrently in each worker process; None: one for each core.
     `num_readers`: workers that share even a small compressed file, if they are known.
-    `spread`: whether many workers scan the input and gather the commits.
+    `spread`: whether many workers scan the input and compact the log.
     `prune_missing`, `reread`: of `find_work`, unless the attempt has a work list already.
     """
     config, encoder = job.config, job.encoder

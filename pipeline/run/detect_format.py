@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from layerbeam.pipeline.config.job import Job, with_format
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.output.find import PendingWork, has_no_rows
+from layerbeam.pipeline.output.access import has_no_rows
 from layerbeam.pipeline.output.run_log import last_run
+from layerbeam.pipeline.output.work import PendingWork
 from layerbeam.transforms.flow.commits import InputFile, printable
 from layerbeam.transforms.input import INPUT_FORMATS
 from layerbeam.transforms.input.content import contradiction, format_by_content, format_by_name, read_head

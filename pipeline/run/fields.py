@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.errors import UsageError, did_you_mean
-from layerbeam.pipeline.output.find import PendingWork
+from layerbeam.pipeline.output.work import PendingWork
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow.commits import InputFile, printable
 from layerbeam.transforms.input import delimited, parquet

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from layerbeam.pipeline.config.job import Job
-from layerbeam.pipeline.output.find import PendingWork
+from layerbeam.pipeline.output.work import PendingWork
 from layerbeam.transforms import storage
 
 _FILES, _FILE_BYTES, _MAX_LINES, _MIN_LINES = 8, 1 << 16, 1000, 20

@@ -18,19 +18,13 @@ from layerbeam.pipeline.console import count_noun, echo_error, echo_timed, echo_
 from layerbeam.pipeline.errors import UsageError, root_cause
 from layerbeam.pipeline.forecast.copied import find_copied
 from layerbeam.pipeline.forecast.estimate import ENCODED, Estimate, describe, estimate, free_bytes, notes_of
-from layerbeam.pipeline.output.find import (
-    PendingWork,
-    begin_work,
-    check_output,
-    discard_other_settings,
-    find_inputs,
-    find_work,
-    is_finished,
-)
+from layerbeam.pipeline.output.access import check_output, discard_other_settings
+from layerbeam.pipeline.output.inputs import find_inputs
 from layerbeam.pipeline.output.lock import only_writer
 from layerbeam.pipeline.output.manifest import describe_views
 from layerbeam.pipeline.output.normalizer import keep_normalizer
 from layerbeam.pipeline.output.run_log import RunLog
+from layerbeam.pipeline.output.work import PendingWork, begin_work, find_work, is_finished
 from layerbeam.pipeline.progress import Progress, show_progress
 from layerbeam.pipeline.run.detect_format import find_format, refuse_other_format
 from layerbeam.pipeline.run.engines import LocalRunner

@@ -9,9 +9,9 @@ from typing import Any
 import apache_beam as beam
 
 from layerbeam.pipeline.config.job import Job
-from layerbeam.pipeline.output.find import WorkList, begin_work, find_work
 from layerbeam.pipeline.output.finish import RunEnd
 from layerbeam.pipeline.output.word_types import WordTypeTables
+from layerbeam.pipeline.output.work import WorkList, begin_work, find_work
 from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.slice.slices import FileToRead
 from layerbeam.transforms.write.word_types import merge_samples
@@ -48,7 +48,7 @@ class FindWork(beam.PTransform):
 class Finish(beam.PTransform):
     """`InputFile` with its problem, each that could not be read -> the manifest as JSON, once all blocks are done.
 
-    `spread`: whether many workers gather the commits, as they do where there are tables; for a small run it costs more
+    `spread`: whether many workers compact the log, as they do where there are tables; for a small run it costs more
     than it saves.
     """
 
@@ -61,18 +61,18 @@ class Finish(beam.PTransform):
         ended = (start, problems) | beam.Flatten() | "under one key" >> beam.WithKeys(0) | beam.GroupByKey()
         if not (self.spread or end.has_tables):
             return ended | "finish" >> beam.FlatMapTuple(lambda _, problems: end.do_all(problems))
-        gathered = (
+        compacted = (
             ended
             | "list commits" >> beam.FlatMapTuple(end.list_commits)
             | "spread commits" >> beam.Reshuffle()
-            | "gather commits" >> beam.MapTuple(end.gather)
+            | "compact the log" >> beam.MapTuple(end.compact)
             | "all commits" >> beam.GroupByKey()
         )
         tables: tuple[Any, ...] = ()
         if end.has_tables:
-            unfinished = gathered | "unfinished" >> beam.Filter(lambda _: end.has_work_list)
+            unfinished = compacted | "unfinished" >> beam.Filter(lambda _: end.has_work_list)
             tables = (beam.pvalue.AsList(_make_tables(unfinished, end.tables)),)
-        return gathered | "finish" >> beam.FlatMap(end.finish_gathered, *tables)
+        return compacted | "finish" >> beam.FlatMap(end.finish_compacted, *tables)
 
     def start(self) -> Callable[[Iterable[InputFile]], Iterator[str]]:
         """The stage as a function of all problems."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from layerbeam.pipeline.config import load as configuration
 from layerbeam.pipeline.config.job import Job, resolve
-from layerbeam.pipeline.output.find import find_work
+from layerbeam.pipeline.output.work import find_work
 from layerbeam.transforms.encode.batching import equal_texts, plan_batches
 from layerbeam.transforms.encode.block import pad_batch
 from layerbeam.transforms.encode.forward import EncodeCost, Forward

@@ -112,7 +112,7 @@ def _value(type_: Any) -> Any:
 
 
 def find(corpus: Corpus) -> None:
-    from layerbeam.pipeline.output.find import begin_work, find_work
+    from layerbeam.pipeline.output.work import begin_work, find_work
 
     work = find_work(corpus.job)
     if not work.is_empty:
@@ -146,7 +146,7 @@ def finish(corpus: Corpus) -> None:
 
 
 def nothing_new(corpus: Corpus) -> None:
-    from layerbeam.pipeline.output.find import find_work
+    from layerbeam.pipeline.output.work import find_work
 
     work = find_work(corpus.job)
     if not (work.is_empty and work.catalog.is_as_listed()):

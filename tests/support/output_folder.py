@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from layerbeam.pipeline.config.identity import RunIdentity
-from layerbeam.pipeline.output.commits import gather
-from layerbeam.pipeline.output.find import PendingWork, WorkList, begin_work, find_work, is_finished
+from layerbeam.pipeline.output.commits import compact
 from layerbeam.pipeline.output.finish import RunEnd
+from layerbeam.pipeline.output.work import PendingWork, WorkList, begin_work, find_work, is_finished
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow import layout
 from layerbeam.transforms.flow.block_commit import put_commit
@@ -156,6 +156,6 @@ class OutputFolder:
         head = HEAD | {"fingerprint": self.fingerprint, "identity": {**HEAD["identity"], "views": views}}
         names = storage.file_names(storage.join(self.path, layout.COMMITS))
         for some in storage.in_batches(names, 3):
-            gather(self.path, some)
+            compact(self.path, some)
         manifest = RunEnd(self.output, self.views, head, 1.0, "text", self.attempt).finish(problems)
         return bool(manifest["complete"])

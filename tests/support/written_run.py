@@ -13,8 +13,8 @@ import layerbeam
 from layerbeam.pipeline.config.identity import RunIdentity
 from layerbeam.pipeline.dataset.reader import Run
 from layerbeam.pipeline.output.catalog import open_catalog
-from layerbeam.pipeline.output.find import PendingWork, begin_work
 from layerbeam.pipeline.output.finish import RunEnd
+from layerbeam.pipeline.output.work import PendingWork, begin_work
 from layerbeam.transforms.flow.block_commit import put_commit
 from layerbeam.transforms.flow.commits import Commit, FileRange, InputFile, name_of
 from layerbeam.transforms.parts.part_format import Output

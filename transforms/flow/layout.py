@@ -124,7 +124,7 @@ def sums_path(number: int) -> str:
 
 
 def names_path(number: int, sha256: str) -> str:
-    """The names of all files in `_commits`, while the workers of an attempt gather these."""
+    """The names of all files in `_commits`, while the workers of an attempt compact these."""
     return f"{RUNS}/{number}.names-{sha256[:_HASH_DIGITS]}.jsonl"
 
 

@@ -38,19 +38,19 @@ def blocks_written(workplace, run: int) -> int:
     return json.loads((workplace.folder / f"out/_runs/{run}.json").read_text())["counts"].get("blocks_written", 0)
 
 
-def test_workers_gather_the_commits_for_the_last_step(many, monkeypatch):
+def test_workers_compact_the_log_for_the_last_step(many, monkeypatch):
     files, left = many.files(), []
 
     def end(self, *, real=finish.RunEnd._end, **how) -> None:
         left.extend(os.listdir(f"{self.output.path}/_commits"))
         real(self, **how)
 
-    monkeypatch.setattr(finish, "GATHERED", 3)
+    monkeypatch.setattr(finish, "COMPACTED", 3)
     monkeypatch.setattr(finish.RunEnd, "_end", end)
     shutil.rmtree("out")
     many.drive()
-    gathered = [name for name in left if name.endswith(".jsonl")]
-    assert len(gathered) == -(-(len(left) - len(gathered)) // 3) > 3
+    compacted = [name for name in left if name.endswith(".jsonl")]
+    assert len(compacted) == -(-(len(left) - len(compacted)) // 3) > 3
     assert many.files() == files
     assert not os.path.exists("out/_commits")
     many.write("corpus/bb.txt", "\n".join(LINES[:30]) + "\n")
@@ -112,7 +112,7 @@ def test_a_run_that_fails_at_any_step_of_its_end_loses_nothing(many, monkeypatch
     def killed(*_: object, **__: object) -> None:
         raise OSError(5, "killed")
 
-    steps = ("_write", "find_problems", "RunEnd._delete_strays", "_empty_folder")
+    steps = ("_write", "find_problems", "RunEnd._delete_orphans", "_empty_folder")
     for name in steps:
         with monkeypatch.context() as patch:
             patch.setattr(f"layerbeam.pipeline.output.finish.{name}", killed)

@@ -21,7 +21,7 @@ from tampering import age
 
 from layerbeam.pipeline.errors import BusyError, UsageError
 from layerbeam.pipeline.output.attempts import newer_attempt, owner_of_this_process, seems_active
-from layerbeam.pipeline.output.dataflow_jobs import DataflowJob
+from layerbeam.pipeline.output.jobs import DataflowJob
 from layerbeam.pipeline.output.lock import only_writer
 from layerbeam.pipeline.output.run_log import RunLog, load_runs
 

@@ -82,7 +82,7 @@ def test_it_leaves_the_folder_to_one_that_starts_while_tables_are_made(pipeline,
 def test_tables_of_an_earlier_attempt_that_come_late_replace_none(pipeline, monkeypatch, sees_the_newer_one):
     """A job that was cancelled, and goes on when the next attempt has made its tables and not ended yet."""
 
-    def finish(end, *arguments, finish=RunEnd.finish_gathered):
+    def finish(end, *arguments, finish=RunEnd.finish_compacted):
         shutil.copy(f"out/_runs/{NUMBER}.sums.jsonl", "out/_runs/2.sums.jsonl")
         late = dataclasses.replace(end, run_number=2).tables
         (index,) = [number for number, view in enumerate(end.views) if view.aggregates]
@@ -92,7 +92,7 @@ def test_tables_of_an_earlier_attempt_that_come_late_replace_none(pipeline, monk
         assert names == ["word_types-types-00000"]
         return finish(end, *arguments)
 
-    monkeypatch.setattr(RunEnd, "finish_gathered", finish)
+    monkeypatch.setattr(RunEnd, "finish_compacted", finish)
     if not sees_the_newer_one:
         monkeypatch.setattr(word_types, "newer_attempt", lambda *_: None)
     pipeline()

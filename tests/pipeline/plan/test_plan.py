@@ -27,7 +27,7 @@ from layerbeam.pipeline.config.job import Job, resolve
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.forecast.estimate import TEXT_BYTES, TEXTS, Estimate, estimate
 from layerbeam.pipeline.forecast.sampling import Budget
-from layerbeam.pipeline.output.find import find_work
+from layerbeam.pipeline.output.work import find_work
 from layerbeam.pipeline.plan import plan as plan_module
 from layerbeam.pipeline.plan.measure import Measurement, measure
 from layerbeam.pipeline.plan.plan import Machines, Truncation, _dataflow, _truncations

@@ -108,7 +108,7 @@ def test_job_of_shipped_configuration(workplace, cloud, config):
     assert submission.hints("encode") == ({"accelerator": L4} if config == "gpu" else {})
     # Nothing of this machine is sent: no pickled session, no package, no list of its packages.
     assert list(submission.files) == ["pipeline.pb"]
-    assert {"tokenize", "encode", "write", "finish/gather commits", "finish/finish"} <= set(submission.stages)
+    assert {"tokenize", "encode", "write", "finish/compact the log", "finish/finish"} <= set(submission.stages)
     assert any(stage.startswith("find") for stage in submission.stages)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from layerbeam.pipeline.output.find import find_inputs
+from layerbeam.pipeline.output.inputs import find_inputs
 from layerbeam.transforms import storage
 
 VIEWS = {"texts": {"level": "text", "layers": [-1]}}

@@ -15,7 +15,7 @@ import layerbeam
 from layerbeam.pipeline.config import load
 from layerbeam.pipeline.config.job import resolve
 from layerbeam.pipeline.output.commits import note_damaged
-from layerbeam.pipeline.output.find import find_work
+from layerbeam.pipeline.output.work import find_work
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow.blocks import TextBlock
 from layerbeam.transforms.flow.commits import Commit, FileRange, InputFile, name_of

@@ -15,7 +15,7 @@ pytest.importorskip("google.cloud.dataflow", reason="the extra gcp is not instal
 from google_cloud import GoogleCloud, ServiceError
 
 from layerbeam.pipeline.errors import BusyError, UsageError
-from layerbeam.pipeline.output.dataflow_jobs import DataflowJob
+from layerbeam.pipeline.output.jobs import DataflowJob
 
 JOB = "2026-01-01_00_00_00-1"
 ASKED = f"GET /v1b3/projects/proj/locations/europe-west1/jobs/{JOB}"

@@ -1,42 +1,33 @@
-"""What is left to do: whether this run may continue in the output folder, and the input files against its commits."""
+"""What is left to do: the input files against the folder's commits, and the work list of an attempt."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
 import functools
-import glob
 import itertools
 import json
 import math
-import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from layerbeam.pipeline.config.identity import RunIdentity, differences, only_adds_views
 from layerbeam.pipeline.config.job import Job
-from layerbeam.pipeline.console import count_noun, echo_warning
-from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.output.catalog import Catalog, open_catalog
-from layerbeam.pipeline.output.commits import load_damaged, recorded
+from layerbeam.pipeline.output.catalog import Catalog
+from layerbeam.pipeline.output.commits import load_damaged
+from layerbeam.pipeline.output.inputs import as_recorded, find_inputs, first_records, unlisted_files
 from layerbeam.pipeline.output.manifest import load_manifest
-from layerbeam.pipeline.output.run_log import ACTIVE, last_run, load_runs, run_numbers
 from layerbeam.transforms import storage
-from layerbeam.transforms.flow import layout, metrics
-from layerbeam.transforms.flow.commits import FileRange, InputFile, printable
+from layerbeam.transforms.flow import layout
+from layerbeam.transforms.flow.commits import FileRange, InputFile
 from layerbeam.transforms.flow.content_index import keys_of, write_content_index
-from layerbeam.transforms.input import INPUT_FORMATS
-from layerbeam.transforms.input.content import format_by_name
-from layerbeam.transforms.parts import folders_of, is_table_file, part_folder
+from layerbeam.transforms.parts import folders_of, part_folder
 from layerbeam.transforms.read.block import cut_blocks
-from layerbeam.transforms.settings import RecordFormat
 from layerbeam.transforms.slice.slices import (
     Done,
     FileToRead,
-    count_records,
     cut_file,
     join_small_files,
     number_slices,
@@ -44,97 +35,7 @@ from layerbeam.transforms.slice.slices import (
 )
 from layerbeam.transforms.views.view import ViewSpec
 
-_NAMED = 5  # files of a folder that are not read
-_WALKED = 1000  # folders that are looked into for advice
 LOST_WITH_ITS_FILE = "is missing, and so are rows of it, whose part is damaged: restore it, or give --prune-missing"
-
-
-def check_output(path: str, views: Sequence[ViewSpec], run_identity: RunIdentity, number: int | None = None) -> None:
-    """UsageError if the folder holds anything else, or rows of a run with other settings.
-
-    `number`: of the attempt that asks, if it has one.
-    """
-    before = last_run(path)
-    if before is None:
-        # A first run may have died, on a full disk for example, before or while it wrote its record.
-        names = set(os.listdir(path)) if storage.is_local(path) and os.path.isdir(path) else set()
-        own = {layout.LOCK, layout.RUNS}
-        fingerprints = open_catalog(path).fingerprints()
-        has_run = bool(fingerprints) or run_numbers(path) not in ([], [number])
-        if has_run and fingerprints <= {run_identity["fingerprint"]}:
-            # Its record and its manifest are lost, but all commits have these settings.
-            own |= {
-                layout.COMMITS,
-                layout.REJECTS,
-                layout.PARTS,
-                layout.MANIFEST,
-                layout.REPORT,
-                layout.CARD,
-                layout.NORMALIZER,
-            }
-            own |= {layout.SUCCESS, layout.DAMAGED}
-            own |= {name for view in views for name in (view.name, part_folder(view).split("/")[0])}
-        foreign = sorted(name for name in names - own if not name.startswith(storage.UNFINISHED))
-        if foreign:
-            what, give = "is not empty and holds no layerbeam run", ""
-            if has_run:
-                what = (
-                    "holds a run whose record and manifest cannot be read, and files that may not be of these settings"
-                )
-                give = "the configuration that wrote it, or "
-            raise UsageError(f"output.path: {path} {what} ({', '.join(foreign[:3])}); give {give}a new folder")
-    elif (
-        before["fingerprint"] != run_identity["fingerprint"]
-        and not only_adds_views(before["identity"], run_identity["identity"])
-        and not has_no_rows(path)
-    ):
-        changed = differences(before["identity"], run_identity["identity"])
-        old, new = before["encoder"].get("commit"), run_identity["encoder"].get("commit")
-        if old != new and old is not None:
-            pinned = f"{before['encoder']['handle'].partition('@')[0]}@{old}"
-            changed.append(f"encoder.handle: the folder was made with {pinned}; give that to continue it")
-        raise UsageError(
-            f"output.path: {path} holds a run with other settings, and rows of both do not belong together; "
-            "give a new folder, or restore the settings (views can be added, and nothing else can change):\n"
-            + "\n".join(f"  {line}" for line in changed)
-        )
-
-
-def has_no_rows(path: str) -> bool:
-    """Whether the last run in the folder has ended, and neither its commits nor its manifest count a text."""
-    runs, manifest = load_runs(path), load_manifest(path)
-    if not runs or runs[-1]["state"] in (*ACTIVE, "lost"):
-        return False
-    if manifest is None and any(storage.exists(storage.join(path, name)) for name in (layout.MANIFEST, layout.PARTS)):
-        return False  # damaged: unknown
-    if manifest is not None and metrics.embedded_texts(manifest["counts"]):
-        return False
-    return not any(metrics.embedded_texts(commit.counts) for commit, _ in recorded(path))
-
-
-def starts_over(path: str, run_identity: RunIdentity) -> bool:
-    """Whether the last run in the folder had other settings and no rows, so it can be discarded."""
-    runs = load_runs(path)
-    return bool(runs) and runs[-1]["fingerprint"] != run_identity["fingerprint"] and has_no_rows(path)
-
-
-def discard_other_settings(path: str, run_identity: RunIdentity) -> None:
-    """Delete what a run with other settings and without rows has left; `check_output` must have allowed it."""
-    if not starts_over(path, run_identity):
-        return
-    for view in load_runs(path)[-1]["views"]:
-        folder = storage.join(path, view)
-        if "/" not in view and view not in ("", ".", ".."):
-            names = [
-                name
-                for name in storage.list_folder(folder)
-                if name.startswith(f"{layout.EMPTY}.") or is_table_file(name)
-            ]
-            storage.delete_files(folder, names)
-            storage.delete_empty_folder(folder)
-    for folder in (layout.COMMITS, layout.REJECTS):
-        storage.delete_folder(path, folder)
-    storage.delete_files(path, [layout.PARTS, layout.MANIFEST])
 
 
 def is_finished(path: str, max_reject_rate: float | None, work: PendingWork) -> bool:
@@ -190,73 +91,6 @@ class PendingWork:
         return not (self.to_read or self.skipped or self.missing or self.pruned)
 
 
-def find_inputs(patterns: list[str], output_path: str, *, at_most: int | None = None) -> list[InputFile]:
-    """What the globs match, without the output folder. UsageError if that is no file that can be read.
-
-    A folder stands for the files in it whose names end as an input format's do; a warning names others but hidden ones.
-    `at_most`: so many files of each pattern are enough.
-    """
-    failed = list[InputFile]()
-    try:
-        in_folders = {pattern: _files_of_folder(pattern, failed) for pattern in patterns}
-        # A local glob that is the name of a folder, too, stands for both.
-        globs = [p for p in patterns if not in_folders[p] or (storage.is_local(p) and glob.has_magic(p))]
-        matches = storage.find_files(globs, at_most, paths=itertools.chain(*in_folders.values()))
-    except storage.PatternError as error:
-        raise UsageError(f"input.files: {error}") from error
-    found = [_of_input(file) for file in [*matches, *failed] if not storage.is_inside(file.path, output_path)]
-    if all(file.problem for file in found):
-        relative = any(storage.is_local(pattern) and not os.path.isabs(pattern) for pattern in patterns)
-        here = f" (from {os.getcwd()})" if relative else ""
-        unreadable = [f"; {printable(file.path)}: {file.problem}" for file in found]
-        # In a glob [a] is the letter a; a folder may be called [a].
-        as_names = [p.replace("[", "[[]") for p in patterns if "[" in p and storage.is_local(p)]
-        hints = [f"; to read brackets as they are, write {p}" for p in as_names if storage.find_files([p], 1)]
-        problems = "".join([*unreadable, *hints])
-        raise UsageError(f"input.files: no file matches {', '.join(patterns)}{here}{problems}")
-    return found
-
-
-def _of_input(file: InputFile) -> InputFile:
-    """The same, but a folder says why none of its files is read."""
-    if storage.is_unlisted(file) or not file.problem or not storage.is_local(file.path) or not os.path.isdir(file.path):
-        return file
-    endings = [ending for format_ in INPUT_FORMATS.values() for ending in format_.endings]
-    advice, names = "name the files in it", list(_names_below(file.path))
-    for ending in endings:
-        if any(name.endswith(ending) for name in names):
-            advice = f"those in folders of it are {printable(glob.escape(file.path))}/**/*{ending}"
-            break
-    what = f"is a folder without a file that ends in {', '.join(endings)}; {advice}"
-    return InputFile.unreadable(file.path, what)
-
-
-def _names_below(folder: str) -> Iterator[str]:
-    """The names of files in a local folder and the first folders below it, as a glob finds them."""
-    for _, folders, names in itertools.islice(os.walk(folder), _WALKED):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (name for name in names if not name.startswith("."))
-
-
-def _files_of_folder(path: str, failed: list[InputFile]) -> list[str]:
-    is_folder = os.path.isdir(path) if storage.is_local(path) else path.endswith("/")
-    try:
-        names = storage.list_folder(path) if is_folder else {}
-    except OSError as error:
-        if not storage.is_local(path):
-            raise storage.PatternError(f"{path}: {storage.reason_of(error)}") from error
-        failed.append(storage.unlisted(path.rstrip("/") or "/", error))
-        return []
-    names = {name: size for name, size in names.items() if not name.startswith(".")}  # as a glob does
-    read = [name for name in names if format_by_name(name) is not None]
-    others = sorted(name for name in names.keys() - {*read} if not name.startswith("_"))  # such as _SUCCESS
-    if read and others:
-        shown = printable(", ".join(others[:_NAMED])) + (", ..." if len(others) > _NAMED else "")
-        what = f"{printable(path)}: {count_noun(len(others), 'file')} with other endings not read ({shown})"
-        echo_warning(f"input.files: {what}; to read such files, name them or a glob")
-    return [storage.join(path, name) for name in read]
-
-
 def find_work(
     job: Job, *, prune_missing: bool = False, reread: bool = False, found: Sequence[InputFile] | None = None
 ) -> PendingWork:
@@ -271,10 +105,10 @@ def find_work(
     catalog = Catalog(output_path)
     catalog.load(folders_of(job.views))
     recorded_files = catalog.versions()
-    found = _as_recorded([*found, *_unlisted(found, recorded_files)], recorded_files)
+    found = as_recorded([*found, *unlisted_files(found, recorded_files)], recorded_files)
     limited: dict[str, int] = {}
     if given.limit is not None:
-        found, limited = _first_records(found, given.limit, job.records)
+        found, limited = first_records(found, given.limit, job.records)
     catalog.add_files(found, limited)
     lost_before = _lost_before(output_path) - {file.path for file in found}
     gone = sorted({*catalog.missing(), *lost_before})
@@ -299,17 +133,6 @@ def find_work(
     packed = set() if reread else _add_packs(job, work, left - in_part)
     work.to_read += [_to_read(work, file) for file in readable if file.path in left - packed]
     return work
-
-
-def _unlisted(found: Iterable[InputFile], recorded_files: Iterable[tuple[str, str]]) -> list[InputFile]:
-    """The files of earlier runs that are below a folder that cannot be listed now: nobody knows whether they exist."""
-    folders = {storage.join(storage.place_of(file.path), ""): file for file in found if storage.is_unlisted(file)}
-    return [
-        InputFile.unreadable(path, f"is in {printable(file.path)}, which {file.problem}")
-        for path in (sorted({path for path, _ in recorded_files}) if folders else ())
-        for folder, file in folders.items()
-        if storage.place_of(path).startswith(folder)
-    ]
 
 
 def _prunable(job: Job, catalog: Catalog, found: Sequence[InputFile], gone: list[str]) -> list[str]:
@@ -392,37 +215,6 @@ def _to_read(work: PendingWork, file: InputFile) -> FileToRead:
             kept_views |= work.catalog.views_of(block)
     done = Done(np.array(ranges, np.int64).reshape(-1, 2), records, texts, frozenset(kept_views))
     return FileToRead(file, work.limited.get(file.path), done)
-
-
-def _as_recorded(found: Iterable[InputFile], recorded: Collection[tuple[str, str]]) -> list[InputFile]:
-    """The files under the paths that an earlier run recorded, each with its version; sorted by path."""
-    paths = {storage.place_of(path, version): path for path, version in recorded}
-    known = set(paths.values())
-    renamed = (
-        file
-        if file.path in known
-        else dataclasses.replace(file, path=paths.get(storage.place_of(file.path, file.version), file.path))
-        for file in found
-    )
-    return sorted(renamed, key=lambda file: file.path)
-
-
-def _first_records(
-    found: Sequence[InputFile], limit: int, record_format: RecordFormat
-) -> tuple[list[InputFile], dict[str, int]]:
-    """(the files that hold the first records, how many of them are in a file that has more)."""
-    kept: list[InputFile] = []
-    limited: dict[str, int] = {}
-    for file in found:
-        if limit == 0:
-            break
-        kept.append(file)
-        if not file.problem:
-            count = count_records(file, record_format, limit + 1)
-            if count > limit:
-                limited[file.path] = limit
-            limit -= min(count, limit)
-    return kept, limited
 
 
 def begin_work(job: Job, number: int, work: PendingWork) -> None:
