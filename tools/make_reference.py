@@ -23,6 +23,11 @@ from layerbeam.pipeline.init.template import to_yaml
 from layerbeam.transforms.settings import REQUIRED, Settings
 
 ROOT = Path(__file__).resolve().parents[1]
+# The settings that most configurations have.
+COMMON = (
+    *("input.files", "input.text_field", "input.id_field", "input.unit", "encoder.handle", "encoder.max_seq_length"),
+    *("views.level", "views.layers", "views.pooling", "output.path"),
+)
 WRITTEN = "<!-- written by `make reference` from {source}: change that -->\n"
 
 
@@ -106,6 +111,14 @@ def settings_page() -> str:
         "A configuration is a YAML file with the sections below. `layerbeam init` writes one with every setting in it;",
         "`layerbeam run CONFIG --set encoder.max_seq_length=64` changes one of them. An unknown name, a value that is",
         "not allowed or a layer that the encoder does not have is an error before anything starts.",
+        "",
+        "## The ten that most configurations set",
+        "",
+        "| setting | what it means |",
+        "|---|---|",
+        *(f"| `{name}` | {_cell(_setting(name).meaning)} |" for name in COMMON),
+        "",
+        "The others have a default that fits most corpora, or are found from the input and the encoder's files.",
     ]
     for section, model in SECTIONS.items():
         lines += ["", f"## {section}", "", str(model.__doc__)]
@@ -127,6 +140,11 @@ def settings_page() -> str:
         f"{BEAM}. Beam's documentation lists them. An option that Beam does not know is an error.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _setting(name: str) -> Setting:
+    section, _, inner = name.partition(".")
+    return next(setting for setting in settings(section) if setting.name == inner)
 
 
 def _table(rows: list[Setting], *, only: str | None) -> Iterator[str]:
