@@ -17,8 +17,9 @@ import pytest
 import yaml
 from repository import ROOT, tracked
 
-from layerbeam.pipeline.cli import beam_options, main
+from layerbeam.pipeline.cli import main
 from layerbeam.pipeline.cli import parser as command_line
+from layerbeam.pipeline.commands import beam_options
 from layerbeam.pipeline.config import load, schema
 from layerbeam.transforms.views.view import Level
 

@@ -19,7 +19,7 @@ from layerbeam.pipeline.remote.image_check import broken_modules
 AFTER = ("publish", "report", "search", "show", "verify")
 READER = "layerbeam.pipeline.dataset"
 LAYERS = (
-    *("cli", "init", "plan", *AFTER, "encoder", "extract_features"),
+    *("cli", "commands", "init", "plan", *AFTER, "encoder", "extract_features"),
     *("remote", "run", "forecast", "embed", "dataset", "output", "config"),
     *("progress", "markup", "console", "versions", "errors"),
 )
@@ -30,7 +30,8 @@ BEAM = {
     *(f"layerbeam.transforms.{stage}" for stage in STAGES),
     # Imported for the first path with a scheme.
     *(f"layerbeam.transforms.storage.{name}" for name in ("google_store", "s3_store", "store", "stores")),
-    *(f"layerbeam.pipeline.cli.{name}" for name in ("beam_options", "flex_template")),
+    "layerbeam.pipeline.cli.flex_template",
+    "layerbeam.pipeline.commands.beam_options",
     # The clients of those that run a job, inside of functions: who is active is asked there.
     "layerbeam.pipeline.output.jobs",
 }

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from layerbeam import __version__
 from layerbeam.pipeline.cli.main import main as run_command
 from layerbeam.pipeline.cli.main import quiet_logs
-from layerbeam.pipeline.cli.results import USAGE
+from layerbeam.pipeline.commands.results import USAGE
 from layerbeam.pipeline.console import echo_error
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.run.signals import install_signal_handlers
@@ -61,7 +61,7 @@ def run_arguments(given: Sequence[str]) -> list[str]:
 def _known(options: Sequence[str]) -> list[str]:
     """The options known to Beam. The service checks the template's parameters before the launch, against the metadata;
     other options are the launcher's own. No list of these is public, and a new one must not fail every launch."""
-    from layerbeam.pipeline.cli import beam_options  # Beam logs a warning on import
+    from layerbeam.pipeline.commands import beam_options  # Beam logs a warning on import
 
     known = beam_options.known_options()
     for option in options:

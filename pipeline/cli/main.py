@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from layerbeam.pipeline.cli.parser import escape_negative_layers, make_parser
-from layerbeam.pipeline.cli.results import BUSY, FAILED, USAGE
+from layerbeam.pipeline.commands.results import BUSY, FAILED, USAGE
 from layerbeam.pipeline.console import echo_error, hide_status, only_main_thread_prints
 from layerbeam.pipeline.errors import BusyError, UsageError, root_cause
 from layerbeam.pipeline.run.signals import interrupting_signal

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from layerbeam.pipeline.cli.parser import make_parser
-from layerbeam.pipeline.cli.results import BUSY, DONE, INCOMPLETE, USAGE
+from layerbeam.pipeline.commands.results import BUSY, DONE, INCOMPLETE, USAGE
 from layerbeam.pipeline.console import python_command
 from layerbeam.pipeline.dataset.reader import Run, open_run
 from layerbeam.pipeline.errors import UsageError

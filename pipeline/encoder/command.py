@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from layerbeam.pipeline.cli.arguments import STORE_OPTIONS, add_json, add_verbose
-from layerbeam.pipeline.cli.file_systems import set_up_stores
-from layerbeam.pipeline.cli.results import DONE, print_result
+from layerbeam.pipeline.commands.arguments import STORE_OPTIONS, add_json, add_verbose
+from layerbeam.pipeline.commands.file_systems import set_up_stores
+from layerbeam.pipeline.commands.results import DONE, print_result
 from layerbeam.pipeline.errors import UsageError
 
 HELP = "list well-known encoders, or describe one: source, layers, tokenizer, fingerprint, licence"

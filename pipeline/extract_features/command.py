@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 
-from layerbeam.pipeline.cli.arguments import positive
-from layerbeam.pipeline.cli.results import DONE, INCOMPLETE
+from layerbeam.pipeline.commands.arguments import positive
+from layerbeam.pipeline.commands.results import DONE, INCOMPLETE
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.run.command import add_run_options, add_workers, run_config
 from layerbeam.pipeline.show.command import print_summary

@@ -6,9 +6,9 @@ import argparse
 import shlex
 from typing import Any
 
-from layerbeam.pipeline.cli.arguments import add_verbose, refuse_arguments
-from layerbeam.pipeline.cli.file_systems import set_up_stores
-from layerbeam.pipeline.cli.results import DONE
+from layerbeam.pipeline.commands.arguments import add_verbose, refuse_arguments
+from layerbeam.pipeline.commands.file_systems import set_up_stores
+from layerbeam.pipeline.commands.results import DONE
 from layerbeam.pipeline.console import command_name, echo
 from layerbeam.pipeline.errors import UsageError
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from layerbeam.pipeline.cli.arguments import STORE_OPTIONS, add_json, add_number, add_seed, add_verbose
-from layerbeam.pipeline.cli.results import DONE, INCOMPLETE, USAGE, print_result
+from layerbeam.pipeline.commands.arguments import STORE_OPTIONS, add_json, add_number, add_seed, add_verbose
+from layerbeam.pipeline.commands.results import DONE, INCOMPLETE, USAGE, print_result
 from layerbeam.pipeline.run.command import SHOWS, add_config, load_config, resolve
 
 HELP = "estimate from a sample what a run will read, write and take"

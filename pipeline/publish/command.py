@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from layerbeam.pipeline.cli.arguments import add_json, add_output, add_verbose, refuse_arguments
-from layerbeam.pipeline.cli.results import DONE, print_result
+from layerbeam.pipeline.commands.arguments import add_json, add_output, add_verbose, refuse_arguments
+from layerbeam.pipeline.commands.results import DONE, print_result
 
 HELP = "publish a finished run as a dataset on Hugging Face's Hub, with a card"
 

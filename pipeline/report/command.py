@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from layerbeam.pipeline.cli.arguments import (
+from layerbeam.pipeline.commands.arguments import (
     STORE_OPTIONS,
     add_json,
     add_number,
@@ -14,8 +14,8 @@ from layerbeam.pipeline.cli.arguments import (
     add_verbose,
     text,
 )
-from layerbeam.pipeline.cli.file_systems import set_up_stores
-from layerbeam.pipeline.cli.results import DONE, FAILED, print_result
+from layerbeam.pipeline.commands.file_systems import set_up_stores
+from layerbeam.pipeline.commands.results import DONE, FAILED, print_result
 from layerbeam.pipeline.console import echo_error
 
 HELP = "write a page about a run: lengths, rejects, layers, projections, words over the layers, neighbours"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from layerbeam.pipeline.cli.arguments import add_json, add_number, add_verbose
-from layerbeam.pipeline.cli.file_systems import announce_loading, is_in_store, set_up_file_systems
-from layerbeam.pipeline.cli.results import DONE, INCOMPLETE
+from layerbeam.pipeline.commands.arguments import add_json, add_number, add_verbose
+from layerbeam.pipeline.commands.file_systems import announce_loading, is_in_store, set_up_file_systems
+from layerbeam.pipeline.commands.results import DONE, INCOMPLETE
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.show.command import print_summary
 

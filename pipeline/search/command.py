@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import argparse
 
-from layerbeam.pipeline.cli.arguments import STORE_OPTIONS, add_json, add_output, add_trust, add_verbose, positive, text
-from layerbeam.pipeline.cli.file_systems import announce_loading, set_up_stores
-from layerbeam.pipeline.cli.results import DONE, print_result
+from layerbeam.pipeline.commands.arguments import (
+    STORE_OPTIONS,
+    add_json,
+    add_output,
+    add_trust,
+    add_verbose,
+    positive,
+    text,
+)
+from layerbeam.pipeline.commands.file_systems import announce_loading, set_up_stores
+from layerbeam.pipeline.commands.results import DONE, print_result
 
 HELP = "find the rows of a finished run nearest to a text, or to a row of the run"
 

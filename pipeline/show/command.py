@@ -8,9 +8,9 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from layerbeam.pipeline.cli.arguments import STORE_OPTIONS, add_json, add_output, add_verbose, natural
-from layerbeam.pipeline.cli.file_systems import set_up_stores
-from layerbeam.pipeline.cli.results import BUSY, DONE, INCOMPLETE, print_result, tolerate_closed_pipe
+from layerbeam.pipeline.commands.arguments import STORE_OPTIONS, add_json, add_output, add_verbose, natural
+from layerbeam.pipeline.commands.file_systems import set_up_stores
+from layerbeam.pipeline.commands.results import BUSY, DONE, INCOMPLETE, print_result, tolerate_closed_pipe
 from layerbeam.pipeline.console import echo_error
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from layerbeam.pipeline.cli.arguments import (
+from layerbeam.pipeline.commands.arguments import (
     STORE_OPTIONS,
     add_json,
     add_number,
@@ -16,8 +16,8 @@ from layerbeam.pipeline.cli.arguments import (
     add_trust,
     add_verbose,
 )
-from layerbeam.pipeline.cli.file_systems import announce_loading, set_up_file_systems
-from layerbeam.pipeline.cli.results import DONE, FAILED, INCOMPLETE, print_result
+from layerbeam.pipeline.commands.file_systems import announce_loading, set_up_file_systems
+from layerbeam.pipeline.commands.results import DONE, FAILED, INCOMPLETE, print_result
 
 if TYPE_CHECKING:
     from layerbeam.pipeline.dataset.integrity import FilesVerdict

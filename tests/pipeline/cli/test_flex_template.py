@@ -15,8 +15,9 @@ import pytest
 import yaml
 from repository import ROOT, python
 
-from layerbeam.pipeline.cli import beam_options, flex_template
+from layerbeam.pipeline.cli import flex_template
 from layerbeam.pipeline.cli.parser import make_parser
+from layerbeam.pipeline.commands import beam_options
 from layerbeam.pipeline.errors import UsageError
 
 DATAFLOW = ROOT / "configs" / "dataflow"

@@ -20,8 +20,8 @@ import pytest
 import yaml
 from repository import ROOT
 
-from layerbeam.pipeline.cli import beam_options
 from layerbeam.pipeline.cli.parser import make_parser
+from layerbeam.pipeline.commands import beam_options
 
 GUIDE = (ROOT / "docs" / "dataflow.md").read_text()
 PARAMETERS = {

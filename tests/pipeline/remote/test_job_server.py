@@ -18,7 +18,7 @@ from apache_beam.portability.api import endpoints_pb2
 from ports import free_port
 from workplace import Workplace
 
-from layerbeam.pipeline.cli.beam_options import as_arguments, check_arguments
+from layerbeam.pipeline.commands.beam_options import as_arguments, check_arguments
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.remote.job_server import active_job, mistakes_in, pool_note
 

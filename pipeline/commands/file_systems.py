@@ -18,7 +18,7 @@ def set_up_file_systems(
 
     UsageError for unknown options, and for a path that the file systems cannot reach.
     """
-    from layerbeam.pipeline.cli import beam_options
+    from layerbeam.pipeline.commands import beam_options
     from layerbeam.transforms import storage
 
     settings = {name: value for name, value in (configured or {}).items() if name != "runner"}
