@@ -91,6 +91,13 @@ def test_stages_do_not_import_each_other():
     assert wrong == []
 
 
+def test_what_flows_knows_no_stage_and_no_view():
+    below = ("flow", "settings", "storage")
+    flow = [imported for module, imported in IMPORTS if _is_in(module, "layerbeam.transforms.flow")]
+    of_transforms = {imported.split(".")[2] for imported in flow if imported.startswith("layerbeam.transforms.")}
+    assert of_transforms - set(below) == set()
+
+
 def _layer(module: str) -> int | None:
     """The layer of a module of pipeline/. Commands are in their rooms, and belong to the command line."""
     if not module.startswith("layerbeam.pipeline."):

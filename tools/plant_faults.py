@@ -48,10 +48,10 @@ blank-first-of-pair transforms/read/block.py transforms/input/test_jsonl.py::tes
     full |= ~is_blank(result.pairs) ==> full &= True
 share-of-reader transforms/read/block.py transforms/read/test_last_block.py::test_the_last_block_and_no_other_is_last
     if number % readers == reader: ==> if number % readers == reader or readers > 7:
-source-at-file-start transforms/read/committed.py pipeline/output/test_changes.py::test_a_byte_order_mark_that_moves_into_the_text
-    own.num_lines and (one.own.first_byte == 0) == (own.first_byte == 0) ==> own.num_lines
-names-that-print-alike transforms/read/committed.py pipeline/output/test_find.py::test_files_whose_names_print_alike_give_no_rows_to_others
-    and self.has_all_views(one.commit) and can_copy(one.commit): ==> and self.has_all_views(one.commit):
+source-at-file-start transforms/block_store.py pipeline/output/test_changes.py::test_a_byte_order_mark_that_moves_into_the_text
+    target.num_lines and (held.first_byte == 0) == (target.first_byte == 0) ==> target.num_lines
+names-that-print-alike transforms/parts/write.py pipeline/output/test_find.py::test_files_whose_names_print_alike_give_no_rows_to_others
+    for file in commit.inputs}) < len(commit.files): ==> for file in commit.inputs}) < 0:
 second-segment-cut-off transforms/tokenize/sequences.py transforms/tokenize/test_sequences.py::test_a_pair_without_room_for_its_second_text
     segment_ids[row_splits[1:][is_pair] - number] = 1 ==> segment_ids[row_splits[1:][counts_second > 0] - number] = 1
 word-begins-in-prompt transforms/tokenize/sequences.py transforms/tokenize/test_sequences.py::test_a_piece_of_prompt_and_text_begins_with_the_text

@@ -483,8 +483,8 @@ class WorkList:
         """What is to be read."""
         lines = self._lines()
         name = next(lines)["known"]
-        known = name and storage.join(self.output_path, name)
+        index = name and storage.join(self.output_path, name)
         for line in lines:
             if "file" in line:
                 others = tuple(InputFile(**other) for other in line["others"])
-                yield FileToRead(InputFile(**line["file"]), line["max_records"], others=others, known=known)
+                yield FileToRead(InputFile(**line["file"]), line["max_records"], others=others, content_index=index)

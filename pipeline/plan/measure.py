@@ -34,6 +34,7 @@ from layerbeam.pipeline.forecast.estimate import (
 )
 from layerbeam.pipeline.forecast.sampling import GOLDEN_RATIO
 from layerbeam.transforms import storage
+from layerbeam.transforms.block_store import BlockStore
 from layerbeam.transforms.encode.block import encode_block, pad_batch
 from layerbeam.transforms.encode.forward import EncodeCost, Encoder, Forward
 from layerbeam.transforms.encode.isolate import encode_or_reject
@@ -129,7 +130,7 @@ class _Stages:
 
     def write(self, vectors: VectorBlock) -> Mapping[str, Part]:
         """The part of each view in a block; of word types that of the sums."""
-        written = next(write_parts(self.output, self.job.views, self._vocabulary, vectors))
+        written = next(write_parts(BlockStore(self.output, self.job.views), self._vocabulary, vectors))
         parts = written.parts if isinstance(written, Commit) else {}
         folders = {view.name: part_folder(view) for view in self.job.views}
         return {name: parts[folder] for name, folder in folders.items() if folder in parts}

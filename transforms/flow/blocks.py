@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from layerbeam.transforms.flow import metrics
-from layerbeam.transforms.flow.commits import Commit, FileRange, InputFile, Rejected, name_of, printable
+from layerbeam.transforms.flow.commits import FileRange, InputFile, Rejected, name_of, printable
 
 if TYPE_CHECKING:  # it imports this module
     from layerbeam.transforms.encoders.device import DeviceLayer
@@ -63,8 +63,8 @@ class Slice:
     A record belongs to the slice that holds its first byte. `first_line`: the number of line ends before `start`.
     A compressed file is one slice: `start` 0, `end` None. `max_records`: only so many of its records are read.
     `reader`: (i, n): of n readers of the same bytes, this one keeps every n-th block, from block i on. `others`: small
-    files that are read together with this one, all of them whole. `known`: the path of the commits of earlier runs, if
-    there are any.
+    files that are read together with this one, all of them whole. `content_index`: the path of that of earlier runs,
+    empty if there is none.
     """
 
     file: InputFile
@@ -74,7 +74,7 @@ class Slice:
     max_records: int | None = None
     reader: tuple[int, int] = (0, 1)
     others: tuple[InputFile, ...] = ()
-    known: str = ""
+    content_index: str = ""
 
     @property
     def size(self) -> int:
@@ -107,7 +107,7 @@ class TextBlock:
 
     `pairs`: string [T], the second text of each pair, null for a single text; `pair_offset`: its first code point in
     the record. Both are None if no text is a pair. `fields`: columns copied to the output (`id` and kept fields), [T]
-    each, of the declared types, null if a record has none. `earlier`: the block's commit without some of the views.
+    each, of the declared types, null if a record has none. `content_index`: of its slice.
     """
 
     files: tuple[FileRange, ...]
@@ -120,7 +120,7 @@ class TextBlock:
     pairs: pa.StringArray | None = None
     pair_offset: Int32Array | None = None
     fields: dict[str, pa.Array] = dataclasses.field(default_factory=dict)
-    earlier: Commit | None = None
+    content_index: str = ""
     together: str | None = None
 
     @property

@@ -93,7 +93,7 @@ class IndexedFile(NamedTuple):
 
 
 class ContentIndex:
-    """The commits in a file that `write_content_index` wrote."""
+    """The commits in a file that `write_content_index` wrote; none if the path is empty."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -111,6 +111,8 @@ class ContentIndex:
         return (known for known in found if known.own.texts == own.texts)
 
     def _find(self, content: int, place: int) -> Iterator[IndexedFile]:
+        if not self.path:
+            return
         records = _load_records(self.path)
         first, end = (int(np.searchsorted(records.content, content, side)) for side in ("left", "right"))
         places, offsets = records.place[first:end], records.offset[first:end]

@@ -9,13 +9,13 @@ from typing import Any
 
 import apache_beam as beam
 
+from layerbeam.transforms.block_store import BlockStore
 from layerbeam.transforms.flow import coders, counters, metrics
 from layerbeam.transforms.flow.blocks import Slice, TextBlock
 from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.flow.stage import SKIPPED, StageFn
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.read.block import read_blocks
-from layerbeam.transforms.read.committed import CommittedBlocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 from layerbeam.transforms.views.view import ViewSpec
 
@@ -60,11 +60,11 @@ class ReadBlocks(beam.PTransform):
 
     def start(self) -> Callable[[Slice], Iterator[TextBlock | InputFile]]:
         """The stage as a function: a slice's blocks that are not committed, and why a file cannot be read."""
-        committed = None if self.output is None else CommittedBlocks(self.output, self.views, self.record_format)
-        return functools.partial(self._read, committed)
+        store = None if self.output is None else BlockStore(self.output, self.views, self.record_format)
+        return functools.partial(self._read, store)
 
-    def _read(self, committed: CommittedBlocks | None, slice_: Slice) -> Iterator[TextBlock | InputFile]:
-        items = read_blocks(slice_, self.limits, self.record_format, committed)
+    def _read(self, store: BlockStore | None, slice_: Slice) -> Iterator[TextBlock | InputFile]:
+        items = read_blocks(slice_, self.limits, self.record_format, store)
         for item in counters.timed_items("read", items):
             if isinstance(item, InputFile | TextBlock):
                 yield item

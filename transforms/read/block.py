@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from layerbeam.transforms import storage
+from layerbeam.transforms.block_store import BlockStore
 from layerbeam.transforms.flow import metrics
 from layerbeam.transforms.flow.blocks import Slice, TextBlock, counts_of_file, row_splits_of
 from layerbeam.transforms.flow.commits import Commit, FileRange, InputFile, hash_paths
@@ -22,7 +23,6 @@ from layerbeam.transforms.input import INPUT_FORMATS
 from layerbeam.transforms.input.path_fields import add_path_fields
 from layerbeam.transforms.input.records import UnreadableFileError, filled_share, is_blank, no_records
 from layerbeam.transforms.parts.write import NOT_COPIED, Move
-from layerbeam.transforms.read.committed import CommittedBlocks
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
 
 # A pack ends when it is fuller than a block should be by this factor: the sizes of files decide which are read
@@ -34,18 +34,15 @@ def read_blocks(
     slice_: Slice,
     limits: BlockLimits,
     record_format: RecordFormat = LINES,
-    committed: CommittedBlocks | None = None,
+    store: BlockStore | None = None,
 ) -> Iterator[TextBlock | Commit | InputFile]:
     """Yields the slice's blocks in order; for a block that is done and unchanged, its commit.
 
-    `committed` finds the commits. If the commit of a block lacks a view of this run, the block is read again and
-    carries the commit as `earlier`.
-
-    If reading fails, an `InputFile` with the problem follows the blocks before the failure. What `committed` raises is
+    If reading fails, an `InputFile` with the problem follows the blocks before the failure. What `store` raises is
     passed on: it is not the input's fault.
     """
-    if slice_.others or (slice_.known and slice_.is_whole_file):
-        yield from _read_small_files(slice_, limits, record_format, committed)
+    if slice_.others or (slice_.content_index and slice_.is_whole_file):
+        yield from _read_small_files(slice_, limits, record_format, store)
         return
     reader, readers = slice_.reader
     for number, item in enumerate(cut_blocks(slice_, limits, record_format)):
@@ -53,30 +50,28 @@ def read_blocks(
             yield item
             return
         if number % readers == reader:
-            yield _read_block([item], slice_, record_format, committed)
+            yield _read_block([item], slice_, record_format, store)
 
 
 def _read_block(
     found: Sequence[tuple[FileRange, Any]],
     slice_: Slice,
     record_format: RecordFormat,
-    committed: CommittedBlocks | None,
+    store: BlockStore | None,
     together: str | None = None,
 ) -> TextBlock | Commit:
     """The block of these file ranges, with their contents, or its commit if it is done."""
-    commit = None if committed is None else committed.find(slice_.known, [own for own, _ in found])
-    if commit is not None and committed is not None and committed.has_all_views(commit):
-        return commit
+    index = slice_.content_index
+    done = None if store is None else store.find(index, [own for own, _ in found])
+    if done is not None:
+        return done
     block = _join([decode_block(own, content, record_format) for own, content in found])
-    if commit is None and committed is not None and len(found) == 1:
-        copied = committed.find_texts(slice_.known, block)
-        if copied is not None:
-            return copied
-    return dataclasses.replace(block, earlier=commit, together=together)
+    copied = None if store is None or len(found) > 1 else store.find_texts(index, block)
+    return dataclasses.replace(block, content_index=index, together=together) if copied is None else copied
 
 
 def _read_small_files(
-    slice_: Slice, limits: BlockLimits, record_format: RecordFormat, committed: CommittedBlocks | None
+    slice_: Slice, limits: BlockLimits, record_format: RecordFormat, store: BlockStore | None
 ) -> Iterator[TextBlock | Commit | InputFile]:
     """The blocks of the files of a pack, or of one whole file. A file that fills a block is on its own.
 
@@ -95,7 +90,7 @@ def _read_small_files(
         items = list(itertools.islice(cut, 2))
         if len(items) == 1 and not isinstance(items[0], InputFile):
             own, content = items[0]
-            found = _find_source(own, content, slice_.known, record_format, committed)
+            found = _find_source(own, content, slice_.content_index, record_format, store)
             if found is not None:
                 source, move = found
                 copies.setdefault(source.offset, (source.commit, []))[1].append(move)
@@ -104,39 +99,37 @@ def _read_small_files(
             records = 1 if INPUT_FORMATS[record_format.format].is_one_record(record_format) else own.num_lines
             filled += filled_share(own.num_bytes, records, limits)
             if filled >= _OVERFULL:
-                yield _read_block(waiting, slice_, record_format, committed, together)
+                yield _read_block(waiting, slice_, record_format, store, together)
                 waiting, filled = [], 0.0
         elif slice_.others and items and isinstance(items[-1], InputFile):  # it has changed
             yield items[-1]
         else:
             for item in itertools.chain(items, cut):
-                yield item if isinstance(item, InputFile) else _read_block([item], slice_, record_format, committed)
+                yield item if isinstance(item, InputFile) else _read_block([item], slice_, record_format, store)
     if waiting:
-        yield _read_block(waiting, slice_, record_format, committed, together)
+        yield _read_block(waiting, slice_, record_format, store, together)
     for commit, moves in copies.values():
-        assert committed is not None  # noqa: S101 - for mypy
+        assert store is not None  # noqa: S101 - for mypy
         try:
-            yield committed.copy(commit, moves)
+            yield store.copy(commit, moves)
         except NOT_COPIED:
             first, *others = (move.target.file for move in moves)
-            yield from _read_small_files(
-                Slice(first, 0, None, 0, others=tuple(others)), limits, record_format, committed
-            )
+            yield from _read_small_files(Slice(first, 0, None, 0, others=tuple(others)), limits, record_format, store)
 
 
 def _find_source(
-    own: FileRange, content: Any, known: str, record_format: RecordFormat, committed: CommittedBlocks | None
+    own: FileRange, content: Any, index: str, record_format: RecordFormat, store: BlockStore | None
 ) -> tuple[IndexedFile, Move] | None:
     """An earlier commit with rows for the bytes, or the texts, of a small file, and the move that copies them."""
-    if committed is None or not known:
+    if store is None or not index:
         return None
-    source = committed.source_of(known, own)
+    source = next(store.sources(index, own), None)
     if source is not None:
         return source, Move(source.own, own)
     if not record_format.has_fields:
         return None
     texts = decode_block(own, content, record_format)
-    source = next(committed.sources_of_texts(known, texts), None)
+    source = next(store.sources(index, texts.files[0], by_texts=True), None)
     return None if source is None else (source, Move(source.own, texts.files[0], texts))
 
 
