@@ -205,13 +205,16 @@ class TextBlock:
 
 @dataclasses.dataclass
 class DroppedTokens:
-    """The D tokens of a block's words that were cut off, int32 [D] each. `word_char`: as in `TokenBlock`."""
+    """The D tokens of words that were cut off, int32 [D] each, until rows are found. `word_char`: see `TokenBlock`."""
 
     text: Int32Array
     segment: Int32Array
     word_char: Int32Array
     word_index: Int32Array
     form: Int32Array
+
+
+_NONE_DROPPED = DroppedTokens(*[np.empty(0, np.int32)] * 5)
 
 
 @dataclasses.dataclass
@@ -301,7 +304,7 @@ class TokenBlock:
     num_dropped: Int32Array
     form: Int32Array = dataclasses.field(default_factory=lambda: np.empty(0, np.int32))
     forms: pa.StringArray = dataclasses.field(default_factory=lambda: pa.array([], pa.string()))
-    dropped: DroppedTokens = dataclasses.field(default_factory=lambda: DroppedTokens(*[np.empty(0, np.int32)] * 5))
+    dropped: DroppedTokens = dataclasses.field(default_factory=lambda: _NONE_DROPPED)
     rows: dict[str, Rows] = dataclasses.field(default_factory=dict)
     within: Contexts | None = None
 
@@ -385,15 +388,13 @@ def take_texts(tokens: TokenBlock, text: TextBlock, texts: Int64Array) -> TokenB
     new_number[texts] = np.arange(len(texts))
     shift = np.zeros(len(tokens.num_dropped), np.int64)
     shift[texts] = row_splits[:-1] - tokens.row_splits[:-1][texts]
-    kept = new_number[tokens.dropped.text] >= 0
-    dropped = DroppedTokens(*(values[kept] for values in vars(tokens.dropped).values()))
     columns = ("token_ids", "segment_ids", "start", "end", "word_char", "word_index", "form")
     return dataclasses.replace(
         tokens,
         text=text,
         row_splits=row_splits,
         num_dropped=tokens.num_dropped[texts],
-        dropped=dataclasses.replace(dropped, text=new_number[dropped.text].astype(np.int32)),
+        dropped=_NONE_DROPPED,
         rows={name: _take_rows(rows, new_number, shift) for name, rows in tokens.rows.items()},
         within=None if tokens.within is None else tokens.within.take(texts, positions),
         **{name: getattr(tokens, name)[positions] for name in columns},
