@@ -26,7 +26,7 @@ LAYERS = (
 STAGES = ("slice", "read", "tokenize", "encode", "write")
 # Beam may be imported where a stage is wired, where a pipeline is built and run, and in their shared modules.
 BEAM = {
-    *(f"layerbeam.transforms.flow.{name}" for name in ("coders", "counters", "stage")),
+    *(f"layerbeam.transforms.flow.{name}" for name in ("counters", "stage")),
     *(f"layerbeam.transforms.{stage}" for stage in STAGES),
     # Imported for the first path with a scheme.
     *(f"layerbeam.transforms.storage.{name}" for name in ("google_store", "s3_store", "store", "stores")),

@@ -23,13 +23,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from layerbeam.transforms.encoders.aligned import empty_aligned
 from layerbeam.transforms.encoders.architectures import Architecture
 from layerbeam.transforms.encoders.config_file import ConfigFile, EncoderError, first_line, shown
 from layerbeam.transforms.encoders.fetch.locate import locate
 from layerbeam.transforms.encoders.formats.huggingface import current_names, hash_tensors, list_tensors, tensor_reader
 from layerbeam.transforms.encoders.formats.safetensors_file import FLOATS
-from layerbeam.transforms.encoders.formats.weights import Tensor
+from layerbeam.transforms.encoders.formats.weights import Tensor, empty_aligned
 from layerbeam.transforms.encoders.source import AdaptedKernel, Adapter, EncoderSource
 from layerbeam.transforms.flow.blocks import Float32Array
 from layerbeam.transforms.hardware import tf

@@ -10,10 +10,10 @@ from typing import Any
 import apache_beam as beam
 
 from layerbeam.transforms.block_store import BlockStore
-from layerbeam.transforms.flow import coders, counters, metrics
+from layerbeam.transforms.flow import counters, metrics
 from layerbeam.transforms.flow.blocks import Slice, TextBlock
 from layerbeam.transforms.flow.commits import InputFile
-from layerbeam.transforms.flow.stage import SKIPPED, StageFn
+from layerbeam.transforms.flow.stage import SKIPPED, StageFn, register_coders
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
@@ -54,7 +54,7 @@ class ReadBlocks(beam.PTransform):
     SKIPPED = SKIPPED
 
     def expand(self, slices: Any) -> Any:
-        coders.register()
+        register_coders()
         read = beam.ParDo(StageFn(self.start, skips=True)).with_output_types(TextBlock)
         return slices | read.with_outputs(self.SKIPPED, main=self.BLOCKS)
 
