@@ -155,7 +155,7 @@ other-fields-move-cuts transforms/input/jsonl.py transforms/input/test_cuts.py::
 long-fields-in-one-block transforms/input/text.py transforms/input/test_jsonl.py::test_long_fields_end_a_block
     weights = np.maximum(weights, lengths // _OTHER_FIELDS) ==> weights = np.maximum(weights, 1)
 texts-without-pairs transforms/input/records.py pipeline/run/test_changed_fields.py::test_another_pair_is_another_text
-    own.first_line, [texts, pairs]) ==> own.first_line, [texts])
+    file_range.first_line, [texts, pairs]) ==> file_range.first_line, [texts])
 old-fields-stay transforms/parts/write.py pipeline/run/test_changed_fields.py::test_other_fields_in_every_record
     return rows if self.texts is None else _with_fields(rows, self.texts) ==> return rows
 sums-by-old-fields transforms/views/view.py pipeline/run/test_changed_fields.py::test_sums_by_a_field_are_made_anew

@@ -127,19 +127,19 @@ class BlockStore:
     def _sources(self, found: Iterable[IndexedFile], target: FileRange) -> Iterator[IndexedFile]:
         """Those that have the rows of the target. The first record of a file may begin with a mark, or be a header."""
         values = path_values(self._record_format, self.views, target.file.path)
-        for source in found:
-            held = source.own
+        for indexed in found:
+            held = indexed.file_range
             is_same = path_values(self._record_format, self.views, held.file.path) == values
             is_same &= held.num_lines == target.num_lines and (held.first_byte == 0) == (target.first_byte == 0)
-            if is_same and self._has_all_views(source.commit):
-                yield source
+            if is_same and self._has_all_views(indexed.commit):
+                yield indexed
 
     def _copy_any(
         self, sources: Iterable[IndexedFile], target: FileRange, texts: TextBlock | None = None
     ) -> Commit | None:
-        for _, commit, own in sources:
+        for _, commit, source in sources:
             with contextlib.suppress(*NOT_COPIED):  # its parts are damaged
-                return self.copy(commit, [Move(own, target, texts)])
+                return self.copy(commit, [Move(source, target, texts)])
         return None
 
     def _path(self, name: str) -> str:

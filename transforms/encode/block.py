@@ -206,12 +206,12 @@ def _join_windows(
     before = 0
     for windows, of_batch, pooled in batches:
         after = before + len(windows) * max_seq_length
-        own = slice(*np.searchsorted(vector_index, (before, after)))  # it ascends
+        span = slice(*np.searchsorted(vector_index, (before, after)))  # it ascends
         for layer, on_device in of_batch.items():
             values = np.asarray(on_device)
             if layer not in layers:
                 layers[layer] = np.empty((len(vector_index) + 1, values.shape[1]), np.float32)
-            layers[layer][own] = values[vector_index[own] - before]
+            layers[layer][span] = values[vector_index[span] - before]
             cls[layer].append(values[::max_seq_length].copy())
         outputs += [] if pooled is None else [pooled]
         before = after

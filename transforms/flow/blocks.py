@@ -79,8 +79,8 @@ class Slice:
     @property
     def size(self) -> int:
         """Bytes of its files, as they are stored."""
-        own = (self.file.size if self.end is None else self.end) - self.start
-        return own + sum(file.size for file in self.others)
+        stored = (self.file.size if self.end is None else self.end) - self.start
+        return stored + sum(file.size for file in self.others)
 
     @property
     def is_whole_file(self) -> bool:
@@ -131,7 +131,7 @@ class TextBlock:
     @property
     def num_bytes(self) -> int:
         """Decompressed bytes that it was read from."""
-        return sum(own.num_bytes for own in self.files)
+        return sum(file_range.num_bytes for file_range in self.files)
 
     def total(self, name: str) -> int:
         """A count over all files."""
@@ -146,16 +146,16 @@ class TextBlock:
     @functools.cached_property
     def _first_lines(self) -> tuple[Int64Array, Int64Array]:
         """(the first line of each file, as `line` counts; the same in the file)."""
-        of_file = np.array([own.first_line for own in self.files], np.int64)
+        of_file = np.array([file_range.first_line for file_range in self.files], np.int64)
         if len(self.files) == 1:
             return of_file, of_file
-        return row_splits_of(np.array([own.num_lines for own in self.files]))[:-1], of_file
+        return row_splits_of(np.array([file_range.num_lines for file_range in self.files]))[:-1], of_file
 
     def column(self, name: str) -> pa.Array:
         """[T] of a copied column, or of `file`."""
         if name in self.fields:
             return self.fields[name]
-        paths = pa.array([printable(own.file.path) for own in self.files])
+        paths = pa.array([printable(file_range.file.path) for file_range in self.files])
         return paths.take(pa.array(self.file_lines(self.line)[0]))
 
     def count_lines(self, line: Int64Array, weights: Int32Array | None = None) -> Int64Array:
@@ -183,10 +183,10 @@ class TextBlock:
         """
         column = pa.array(texts, pa.string())
         count = len(column)
-        own = FileRange(InputFile(name, 0, 0.0), first_line, count, 0, 0, "")
+        file_range = FileRange(InputFile(name, 0, 0.0), first_line, count, 0, 0, "")
         counts = counts_of_file({metrics.RECORDS: count, metrics.EMBEDDED: count})
         zeros = np.zeros(count, np.int32)
-        return cls((own,), column, first_line + np.arange(count), zeros, zeros, counts, [])
+        return cls((file_range,), column, first_line + np.arange(count), zeros, zeros, counts, [])
 
     def take(self, texts: Int64Array) -> TextBlock:
         """The block with these texts only; the counts stay as they are."""
@@ -277,8 +277,8 @@ class Contexts:
         moved = np.zeros(len(self.token_ids), np.int64)
         moved[tokens] = np.arange(len(tokens))
         columns = {name: getattr(self, name)[tokens] for name in ("token_ids", "segment_ids", "word_index")}
-        own = self.texts.take(pa.array(kept))
-        return Contexts(own, row_splits, **columns, of_text=of_text, place=moved[self.place[positions]])
+        kept_texts = self.texts.take(pa.array(kept))
+        return Contexts(kept_texts, row_splits, **columns, of_text=of_text, place=moved[self.place[positions]])
 
 
 @dataclasses.dataclass

@@ -60,12 +60,12 @@ class WriteBlocks(beam.PTransform):
         with counters.timed("write"):
             written = list(write_parts(store, vocabulary, block))
             done = [item if isinstance(item, InputFile) else store.put(item) for item in written]
-        for own, item in zip(written, done, strict=True):
-            if isinstance(own, Commit) and isinstance(item, Commit):
+        for ours, item in zip(written, done, strict=True):
+            if isinstance(ours, Commit) and isinstance(item, Commit):
                 for name in (metrics.TOKENS, metrics.UNKNOWN_TOKENS, metrics.TRUNCATED_TEXTS, metrics.DROPPED_TOKENS):
-                    counters.count(name, own.counts[name])
+                    counters.count(name, ours.counts[name])
                 counters.count(metrics.BLOCKS_WRITTEN, 1)
-                counters.count(metrics.WRITTEN_TEXTS, metrics.embedded_texts(own.counts))
-                if item is not own:
+                counters.count(metrics.WRITTEN_TEXTS, metrics.embedded_texts(ours.counts))
+                if item is not ours:
                     counters.count(metrics.blocks_found(item.attempt, self.output.attempt), 1)
         yield from done

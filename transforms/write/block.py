@@ -76,7 +76,7 @@ def write_parts(store: BlockStore, vocabulary: pa.StringArray, block: VectorBloc
     changed: set[int] = set()
     while len(changed) < len(files):
         commit = _write_files(store, vocabulary, block, changed)
-        found = {number: storage.find_change(own.file) for number, own in enumerate(files) if number not in changed}
+        found = {number: storage.find_change(held.file) for number, held in enumerate(files) if number not in changed}
         changes = {number: change for number, change in found.items() if change is not None}
         yield from changes.values()
         if not changes:
@@ -92,12 +92,12 @@ def _write_files(store: BlockStore, vocabulary: pa.StringArray, block: VectorBlo
     for view in views:
         of_files |= _count_coarse(view, block) if view.dtype == "int8" else {}
     files = tuple(
-        dataclasses.replace(own, counts={name: int(values[number]) for name, values in of_files.items()})
-        for number, own in enumerate(text.files)
+        dataclasses.replace(file_range, counts={name: int(values[number]) for name, values in of_files.items()})
+        for number, file_range in enumerate(text.files)
         if number not in changed
     )
     name = name_of(files)
-    counts = metrics.total(own.counts for own in files)
+    counts = metrics.total(file_range.counts for file_range in files)
     problem = metrics.unbalanced(counts)
     if problem is not None:
         raise AssertionError(f"{name}: records are missing: {problem}")
@@ -115,7 +115,7 @@ def _write_files(store: BlockStore, vocabulary: pa.StringArray, block: VectorBlo
         if table.num_rows:
             tables = row_groups(view, table) if view.aggregates else [table]
             parts[part_folder(view)] = write_part(output, view, name, *tables)
-    numbers = {own.file.path: number for number, own in enumerate(files)}
+    numbers = {file_range.file.path: number for number, file_range in enumerate(files)}
     rejected = [reject for reject in text.rejected if reject.file in numbers]
     if rejected and REJECTS not in parts:
         parts[REJECTS] = write_rejects(output, name, sorted(rejected, key=lambda reject: numbers[reject.file]))

@@ -24,8 +24,8 @@ def commit_of(*files: FileRange, fingerprint: str = "f") -> Commit:
     return Commit(name_of(files), fingerprint, files, {})
 
 
-def found(blocks: ContentIndex, own: FileRange) -> list[tuple[str, int]]:
-    return [(one.own.file.path, one.own.first_byte) for one in blocks.find(own)]
+def found(blocks: ContentIndex, file_range: FileRange) -> list[tuple[str, int]]:
+    return [(one.file_range.file.path, one.file_range.first_byte) for one in blocks.find(file_range)]
 
 
 def test_the_same_place_comes_first_then_others(tmp_path: Path) -> None:
@@ -51,15 +51,15 @@ def test_any_size_of_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expe
     ]
     blocks = ContentIndex(content_index(tmp_path / "index", commits))
     for _ in range(60):
-        own = pick.choice(pick.choice(commits).files)
-        assert found(blocks, own) == [(own.file.path, 0)]
+        file_range = pick.choice(pick.choice(commits).files)
+        assert found(blocks, file_range) == [(file_range.file.path, 0)]
 
 
 def test_a_file_that_is_cut_off_or_gone(tmp_path: Path) -> None:
-    own = range_of("a", "text")
-    path = content_index(tmp_path / "index", [commit_of(own)])
+    file_range = range_of("a", "text")
+    path = content_index(tmp_path / "index", [commit_of(file_range)])
     os.truncate(path, os.path.getsize(path) - 9)
-    assert found(ContentIndex(path), own) == []
+    assert found(ContentIndex(path), file_range) == []
     gone = str(tmp_path / "gone")
-    assert found(ContentIndex(gone), own) == []
+    assert found(ContentIndex(gone), file_range) == []
     assert ContentIndex(gone).commit(0) is None
