@@ -39,12 +39,13 @@ from layerbeam.transforms.encode.block import encode_block, pad_batch
 from layerbeam.transforms.encode.forward import EncodeCost, Encoder, Forward
 from layerbeam.transforms.encode.isolate import encode_or_reject
 from layerbeam.transforms.encode.windows import cut_sequences
-from layerbeam.transforms.flow.blocks import Float32Array, Int32Array, Layer, TextBlock, TokenBlock, VectorBlock
+from layerbeam.transforms.flow.blocks import Float32Array, Int32Array, TextBlock, TokenBlock, VectorBlock
 from layerbeam.transforms.flow.commits import Commit, Part
 from layerbeam.transforms.input.records import tokens_by_length
 from layerbeam.transforms.parts import part_folder
 from layerbeam.transforms.parts.write import write_word_types
 from layerbeam.transforms.tokenize.tokenizer import Tokenizer
+from layerbeam.transforms.views.columns import Layer
 from layerbeam.transforms.write.block import write_parts
 from layerbeam.transforms.write.word_types import make_word_types
 

@@ -21,14 +21,13 @@ from layerbeam.transforms.flow.blocks import (
     Float32Array,
     Int32Array,
     Int64Array,
-    Layer,
     TokenBlock,
     VectorBlock,
     row_splits_of,
     token_positions,
 )
 from layerbeam.transforms.settings import EncodeSettings
-from layerbeam.transforms.views.columns import batch_vectors, finish_vectors, records_of, vector_splits
+from layerbeam.transforms.views.columns import Layer, batch_vectors, finish_vectors, records_of, vector_splits
 from layerbeam.transforms.views.view import ViewSpec
 
 NOT_FINITE = "the encoder gives NaN or infinite values"

@@ -15,8 +15,9 @@ from layerbeam.transforms.encoders.config_file import Activation
 from layerbeam.transforms.encoders.device import DeviceLayer, keeps_layers
 from layerbeam.transforms.encoders.formats.weights import take_over
 from layerbeam.transforms.encoders.int8 import InputCodes, quantize_weights
-from layerbeam.transforms.flow.blocks import Float32Array, Int32Array, Layer
+from layerbeam.transforms.flow.blocks import Float32Array, Int32Array
 from layerbeam.transforms.hardware import slow_bfloat16, tf
+from layerbeam.transforms.views.columns import Layer
 
 if TYPE_CHECKING:
     from layerbeam.transforms.encoders.dense import Dense

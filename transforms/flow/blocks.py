@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,18 +21,12 @@ import pyarrow as pa
 from layerbeam.transforms.flow import metrics
 from layerbeam.transforms.flow.commits import FileRange, InputFile, Rejected, name_of, printable
 
-if TYPE_CHECKING:  # it imports this module
-    from layerbeam.transforms.encoders.device import DeviceLayer
-
 BoolArray = npt.NDArray[np.bool_]
 Int8Array = npt.NDArray[np.int8]
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
 
-
-# [n, H]
-Layer: TypeAlias = "Float32Array | DeviceLayer"
 
 # The types of kept fields.
 FIELD_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,6 @@ from layerbeam.transforms.flow.blocks import (
     Int8Array,
     Int32Array,
     Int64Array,
-    Layer,
     TextBlock,
     TokenBlock,
     row_splits_of,
@@ -24,6 +23,12 @@ from layerbeam.transforms.flow.blocks import (
 from layerbeam.transforms.flow.commits import printable
 from layerbeam.transforms.views.number_types import NUMBER_TYPES, in_lists, list_type
 from layerbeam.transforms.views.view import COLUMNS, Combine, ViewSpec
+
+if TYPE_CHECKING:  # it imports this module
+    from layerbeam.transforms.encoders.device import DeviceLayer
+
+# What an encoder gives of one layer: [n, H].
+Layer: TypeAlias = "Float32Array | DeviceLayer"
 
 # Poolings that are a sum, weighted or not, divided by a function of the number of tokens. The last two are
 # sentence-transformers' mean_sqrt_len_tokens and weightedmean (its modules/pooling.py).
