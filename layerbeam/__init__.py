@@ -82,6 +82,7 @@ _MODULES = {
     "transforms.encode": "EncodeBlocks",
     "transforms.encoders": "EncoderSource load_encoder open_encoder",
     "transforms.hardware": "Hardware",
+    "transforms.parts.part_format": "Output",
     "transforms.read": "ReadBlocks",
     "transforms.settings": "BlockLimits EncodeSettings RecordFormat SequenceSettings",
     "transforms.slice": "FindFiles SliceFiles",
@@ -91,7 +92,6 @@ _MODULES = {
     "transforms.embedder": "TextError",
     "transforms.views.view": "ViewSpec",
     "transforms.write": "WriteBlocks",
-    "transforms.write.block": "Output",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -26,7 +26,7 @@ LAYERS = (
 STAGES = ("slice", "read", "tokenize", "encode", "write")
 # Beam may be imported where a stage is wired, where a pipeline is built and run, and in their shared modules.
 BEAM = {
-    *(f"layerbeam.transforms.flow.{name}" for name in ("coders", "counters", "stage")),
+    *(f"layerbeam.transforms.flow.{name}" for name in ("counters", "stage")),
     *(f"layerbeam.transforms.{stage}" for stage in STAGES),
     # Imported for the first path with a scheme.
     *(f"layerbeam.transforms.storage.{name}" for name in ("google_store", "s3_store", "store", "stores")),
@@ -90,6 +90,14 @@ def test_stages_do_not_import_each_other():
         if _is_in(module, f"layerbeam.transforms.{stage}") and _is_in(imported, f"layerbeam.transforms.{other}")
     ]
     assert wrong == []
+
+
+def test_what_flows_knows_no_stage_and_no_view():
+    """Not even its types."""
+    trees = (tree for module, tree in MODULES.items() if _is_in(module, "layerbeam.transforms.flow"))
+    names = {node.module or "" for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    folders = {name.split(".")[2] for name in names if name.startswith("layerbeam.transforms.")}
+    assert folders == {"flow", "settings"}
 
 
 def _layer(module: str) -> int | None:

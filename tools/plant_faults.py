@@ -48,10 +48,10 @@ blank-first-of-pair transforms/read/block.py transforms/input/test_jsonl.py::tes
     full |= ~is_blank(result.pairs) ==> full &= True
 share-of-reader transforms/read/block.py transforms/read/test_last_block.py::test_the_last_block_and_no_other_is_last
     if number % readers == reader: ==> if number % readers == reader or readers > 7:
-source-at-file-start transforms/read/committed.py pipeline/output/test_changes.py::test_a_byte_order_mark_that_moves_into_the_text
-    own.num_lines and (one.own.first_byte == 0) == (own.first_byte == 0) ==> own.num_lines
-names-that-print-alike transforms/read/committed.py pipeline/output/test_work.py::test_files_whose_names_print_alike_give_no_rows_to_others
-    and self.has_all_views(one.commit) and can_copy(one.commit): ==> and self.has_all_views(one.commit):
+source-at-file-start transforms/parts/block_store.py pipeline/output/test_changes.py::test_a_byte_order_mark_that_moves_into_the_text
+    target.num_lines and (held.first_byte == 0) == (target.first_byte == 0) ==> target.num_lines
+names-that-print-alike transforms/parts/write.py pipeline/output/test_work.py::test_files_whose_names_print_alike_give_no_rows_to_others
+    for file in commit.inputs}) < len(commit.files): ==> for file in commit.inputs}) < 0:
 second-segment-cut-off transforms/tokenize/sequences.py transforms/tokenize/test_sequences.py::test_a_pair_without_room_for_its_second_text
     segment_ids[row_splits[1:][is_pair] - number] = 1 ==> segment_ids[row_splits[1:][counts_second > 0] - number] = 1
 word-begins-in-prompt transforms/tokenize/sequences.py transforms/tokenize/test_sequences.py::test_a_piece_of_prompt_and_text_begins_with_the_text
@@ -155,7 +155,7 @@ other-fields-move-cuts transforms/input/jsonl.py transforms/input/test_cuts.py::
 long-fields-in-one-block transforms/input/text.py transforms/input/test_jsonl.py::test_long_fields_end_a_block
     weights = np.maximum(weights, lengths // _OTHER_FIELDS) ==> weights = np.maximum(weights, 1)
 texts-without-pairs transforms/input/records.py pipeline/run/test_changed_fields.py::test_another_pair_is_another_text
-    own.first_line, [texts, pairs]) ==> own.first_line, [texts])
+    file_range.first_line, [texts, pairs]) ==> file_range.first_line, [texts])
 old-fields-stay transforms/parts/write.py pipeline/run/test_changed_fields.py::test_other_fields_in_every_record
     return rows if self.texts is None else _with_fields(rows, self.texts) ==> return rows
 sums-by-old-fields transforms/views/view.py pipeline/run/test_changed_fields.py::test_sums_by_a_field_are_made_anew

@@ -82,9 +82,9 @@ class Embedder:
             of_rows = vector_splits(view, block.tokens) if view.has_vector_lists else np.arange(splits[-1] + 1)
             arrays = dict(zip(view.vector_columns, block.vectors[view.name], strict=True))
             for of_text, (begin, end) in zip(rows, itertools.pairwise(splits), strict=True):
-                own = slice(of_rows[begin], of_rows[end])
+                span = slice(of_rows[begin], of_rows[end])
                 of_text[view.name] = {
                     **{name: values[begin:end].to_pylist() for name, values in columns.items()},
-                    **{name: values[own] for name, values in arrays.items()},
+                    **{name: values[span] for name, values in arrays.items()},
                 }
         return rows

@@ -30,9 +30,9 @@ from layerbeam.pipeline.output.word_types import WordTypeTables
 from layerbeam.pipeline.output.work import LOST_WITH_ITS_FILE, WorkList
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow import layout, metrics
-from layerbeam.transforms.flow.block_commit import put_commit
 from layerbeam.transforms.flow.commits import InputFile, parse_commit, printable
 from layerbeam.transforms.parts import PART_FORMATS, folders_of, read_tables
+from layerbeam.transforms.parts.block_store import BlockStore
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.parts.write import NOT_COPIED, Move, copy_files, write_empty_part
 from layerbeam.transforms.views.columns import schema, splits_by
@@ -223,7 +223,7 @@ class RunEnd:
             if commit is not None:
                 with contextlib.suppress(*NOT_COPIED):  # damaged: the rows are lost
                     moves = [Move(own, own) for own in commit.files if own.file.path in paths]
-                    put_commit(self.output, copy_files(self.output, self.views, commit, moves))
+                    BlockStore(self.output).put(copy_files(self.output, self.views, commit, moves))
                     copied = True
         return copied
 

@@ -227,14 +227,14 @@ def begin_work(job: Job, number: int, work: PendingWork) -> None:
     # A worker that finds a commit in `_commits` knows the sizes of its parts, not what `verify --checksums` found.
     blocks = (layout.block_of(path) for path in load_damaged(output_path))
     storage.delete_files(output_path, map(layout.commit_path, blocks))
-    known = ""
+    index = ""
     if catalog.fingerprints():
         with job.output.write_atomically(functools.partial(layout.content_index_path, number)) as file:
             write_content_index(file, *catalog.content_index())
-        known = layout.content_index_path(number, file.sha256)
+        index = layout.content_index_path(number, file.sha256)
     items = list(join_small_files(work.to_read, job.limits, job.records))
     with storage.write_atomically(storage.join(output_path, layout.work_path(number))) as file:
-        _write_line(file, {"pruned": work.pruned, "known": known})
+        _write_line(file, {"pruned": work.pruned, "content_index": index})
         for one in [*work.files, *work.skipped]:
             _write_line(file, {"input": one.to_json(), "max_records": work.limited.get(one.path)})
         for item in items:
@@ -274,9 +274,9 @@ class WorkList:
     def items(self) -> Iterator[FileToRead]:
         """What is to be read."""
         lines = self._lines()
-        name = next(lines)["known"]
-        known = name and storage.join(self.output_path, name)
+        name = next(lines)["content_index"]
+        index = name and storage.join(self.output_path, name)
         for line in lines:
             if "file" in line:
                 others = tuple(InputFile(**other) for other in line["others"])
-                yield FileToRead(InputFile(**line["file"]), line["max_records"], others=others, known=known)
+                yield FileToRead(InputFile(**line["file"]), line["max_records"], others=others, content_index=index)

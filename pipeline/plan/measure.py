@@ -38,12 +38,14 @@ from layerbeam.transforms.encode.block import encode_block, pad_batch
 from layerbeam.transforms.encode.forward import EncodeCost, Encoder, Forward
 from layerbeam.transforms.encode.isolate import encode_or_reject
 from layerbeam.transforms.encode.windows import cut_sequences
-from layerbeam.transforms.flow.blocks import Float32Array, Int32Array, Layer, TextBlock, TokenBlock, VectorBlock
+from layerbeam.transforms.flow.blocks import Float32Array, Int32Array, TextBlock, TokenBlock, VectorBlock
 from layerbeam.transforms.flow.commits import Commit, Part
 from layerbeam.transforms.input.records import tokens_by_length
 from layerbeam.transforms.parts import part_folder
+from layerbeam.transforms.parts.block_store import BlockStore
 from layerbeam.transforms.parts.write import write_word_types
 from layerbeam.transforms.tokenize.tokenizer import Tokenizer
+from layerbeam.transforms.views.columns import Layer
 from layerbeam.transforms.write.block import write_parts
 from layerbeam.transforms.write.word_types import make_word_types
 
@@ -129,7 +131,7 @@ class _Stages:
 
     def write(self, vectors: VectorBlock) -> Mapping[str, Part]:
         """The part of each view in a block; of word types that of the sums."""
-        written = next(write_parts(self.output, self.job.views, self._vocabulary, vectors))
+        written = next(write_parts(BlockStore(self.output, self.job.views), self._vocabulary, vectors))
         parts = written.parts if isinstance(written, Commit) else {}
         folders = {view.name: part_folder(view) for view in self.job.views}
         return {name: parts[folder] for name, folder in folders.items() if folder in parts}

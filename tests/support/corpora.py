@@ -19,9 +19,9 @@ from layerbeam.transforms.flow.blocks import Slice, TextBlock
 from layerbeam.transforms.flow.commits import Commit, FileRange
 from layerbeam.transforms.flow.content_index import keys_of, texts_key, write_content_index
 from layerbeam.transforms.input import text
+from layerbeam.transforms.parts.block_store import BlockStore
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.read.block import read_blocks
-from layerbeam.transforms.read.committed import CommittedBlocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 from layerbeam.transforms.slice.slices import FileToRead, cut_file, number_slices, scan_range
 from layerbeam.transforms.storage import compression
@@ -48,11 +48,11 @@ def read_file(
     items: list[Any] = []
     # Without commits there is nothing to write; a folder takes a millisecond, and property tests call this often.
     with tempfile.TemporaryDirectory() if commits else contextlib.nullcontext("nowhere") as folder:
-        committed = CommittedBlocks(Output(folder, "f"), ())
-        work = FileToRead(file, known=known_file(Path(folder, "known"), commits) if commits else "")
+        store = BlockStore(Output(folder, "f"))
+        work = FileToRead(file, content_index=content_index(Path(folder, "index"), commits) if commits else "")
         scans = [scan_range(*range_, limits, form) for range_ in cut_file(work, slice_bytes, form)]
         for piece in number_slices(reversed(scans), limits, form):
-            items += read_blocks(piece, limits, form, committed) if isinstance(piece, Slice) else [piece]
+            items += read_blocks(piece, limits, form, store) if isinstance(piece, Slice) else [piece]
     return items
 
 
@@ -63,7 +63,7 @@ def read_sentences(path: Path, limits: BlockLimits = UNLIMITED, **record_format:
     return [split_sentences(block, RecordFormat(**record_format)) for block in blocks]
 
 
-def known_file(path: Path, commits: Sequence[Commit]) -> str:
+def content_index(path: Path, commits: Sequence[Commit]) -> str:
     """A file with these commits, as `write_content_index` writes it."""
     lines = [commit.to_line() for commit in commits]
     offsets = itertools.accumulate((len(line) + 1 for line in lines), initial=0)

@@ -20,12 +20,11 @@ from layerbeam.pipeline.output.finish import RunEnd
 from layerbeam.pipeline.output.work import PendingWork, WorkList, begin_work, find_work, is_finished
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow import layout
-from layerbeam.transforms.flow.block_commit import put_commit
 from layerbeam.transforms.flow.blocks import Rows, TextBlock, TokenBlock, VectorBlock
 from layerbeam.transforms.flow.commits import Commit, InputFile
+from layerbeam.transforms.parts.block_store import BlockStore
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.read.block import read_blocks
-from layerbeam.transforms.read.committed import CommittedBlocks
 from layerbeam.transforms.settings import LINES, BlockLimits
 from layerbeam.transforms.slice.slices import FileToRead, cut_file, number_slices, scan_range
 from layerbeam.transforms.views.view import ViewSpec
@@ -131,24 +130,24 @@ class OutputFolder:
 
     def work(self, files: Sequence[FileToRead]) -> Iterator[Commit | InputFile]:
         """What workers do: the blocks of the files, one after the other, found committed or written and committed."""
-        committed = CommittedBlocks(self.output, self.views)
+        store = BlockStore(self.output, self.views)
         for file in files:
             scans = [scan_range(*cut, self.limits, LINES) for cut in cut_file(file, self.limits.text_bytes, LINES)]
             for slice_ in number_slices(scans, self.limits):
                 if isinstance(slice_, InputFile):
                     yield slice_
                     continue
-                for item in read_blocks(slice_, self.limits, LINES, committed):
-                    yield from self._write(item) if isinstance(item, TextBlock) else [item]
+                for item in read_blocks(slice_, self.limits, LINES, store):
+                    yield from self._write(store, item) if isinstance(item, TextBlock) else [item]
 
-    def _write(self, text: TextBlock) -> Iterator[Commit | InputFile]:
+    def _write(self, store: BlockStore, text: TextBlock) -> Iterator[Commit | InputFile]:
         numbers, lines = text.file_lines(text.line)
         self.encoded += [
             (text.files[number].file.path, int(line))
             for number, line in zip(numbers.tolist(), lines.tolist(), strict=True)
         ]
-        for written in write_parts(self.output, self.views, VOCABULARY, vectors_of(text, self.views, self.processor)):
-            yield put_commit(self.output, written) if isinstance(written, Commit) else written
+        for written in write_parts(store, VOCABULARY, vectors_of(text, self.views, self.processor)):
+            yield store.put(written) if isinstance(written, Commit) else written
 
     def finish(self, problems: Iterable[InputFile] = ()) -> bool:
         """The end of a run whose workers could not read these files; True if it is complete."""

@@ -15,8 +15,8 @@ from layerbeam.pipeline.dataset.reader import Run
 from layerbeam.pipeline.output.catalog import open_catalog
 from layerbeam.pipeline.output.finish import RunEnd
 from layerbeam.pipeline.output.work import PendingWork, begin_work
-from layerbeam.transforms.flow.block_commit import put_commit
 from layerbeam.transforms.flow.commits import Commit, FileRange, InputFile, name_of
+from layerbeam.transforms.parts.block_store import BlockStore
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.parts.write import write_part
 from layerbeam.transforms.settings import RecordFormat
@@ -43,6 +43,6 @@ def write_run(path: Path | str, view: ViewSpec, tables: Sequence[pa.Table]) -> R
     job = SimpleNamespace(output=output, limits=UNLIMITED, records=RecordFormat())
     begin_work(job, 1, PendingWork(files=[file], catalog=open_catalog(output.path)))
     for commit in commits:
-        put_commit(output, commit)
+        BlockStore(output).put(commit)
     RunEnd(output, (view,), head, 1.0, "text", 1).finish()
     return layerbeam.open_run(path, allow_incomplete=not tables)

@@ -14,9 +14,9 @@ from layerbeam.transforms.encode.block import encode_block
 from layerbeam.transforms.encode.forward import EncodeCost, Encoder, Forward
 from layerbeam.transforms.encode.isolate import encode_or_reject
 from layerbeam.transforms.encoders import EncoderSource, load_encoder
-from layerbeam.transforms.flow import coders, counters, metrics
+from layerbeam.transforms.flow import counters, metrics
 from layerbeam.transforms.flow.blocks import TokenBlock, VectorBlock
-from layerbeam.transforms.flow.stage import StageFn
+from layerbeam.transforms.flow.stage import StageFn, register_coders
 from layerbeam.transforms.hardware import Hardware, load_tensorflow, placement
 from layerbeam.transforms.settings import EncodeSettings
 from layerbeam.transforms.views.view import ViewSpec, needed_dense, needed_layers, needs_pooler
@@ -61,7 +61,7 @@ class EncodeBlocks(beam.PTransform):
         self._shared = Shared()  # in the pickle, so that all threads of a process have one encoder
 
     def expand(self, blocks: Any) -> Any:
-        coders.register()
+        register_coders()
         encode = beam.ParDo(StageFn(self.start))
         return blocks | encode.with_input_types(TokenBlock).with_output_types(VectorBlock)
 

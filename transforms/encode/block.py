@@ -21,14 +21,13 @@ from layerbeam.transforms.flow.blocks import (
     Float32Array,
     Int32Array,
     Int64Array,
-    Layer,
     TokenBlock,
     VectorBlock,
     row_splits_of,
     token_positions,
 )
 from layerbeam.transforms.settings import EncodeSettings
-from layerbeam.transforms.views.columns import batch_vectors, finish_vectors, records_of, vector_splits
+from layerbeam.transforms.views.columns import Layer, batch_vectors, finish_vectors, records_of, vector_splits
 from layerbeam.transforms.views.view import ViewSpec
 
 NOT_FINITE = "the encoder gives NaN or infinite values"
@@ -60,7 +59,7 @@ def pad_batch(
 
 
 @dataclasses.dataclass
-class EncodedContexts:
+class _EncodedContexts:
     """B distinct contexts that left the encoder together.
 
     `numbers`: int64 [B]; `layers[k]`: [n, H]; `pooled_output`: [B, H] or None; `first`, `cls`: int64 [B], the place in
@@ -98,7 +97,7 @@ def encode_block(
     copy_splits = row_splits_of(np.bincount(number, minlength=len(distinct)))
     text_splits = row_splits_of(np.bincount(contexts.of_text, minlength=len(number)))
     row_splits = {view.name: vector_splits(view, tokens) for view in views}
-    for encoded in encode_contexts(contexts, forward, distinct, settings, cost):
+    for encoded in _encode_contexts(contexts, forward, distinct, settings, cost):
         started = time.perf_counter()
         equal = copies[token_positions(copy_splits, encoded.numbers)]
         texts = token_positions(text_splits, equal)
@@ -111,7 +110,7 @@ def encode_block(
             rows = token_positions(row_splits[view.name], some)
             if not len(rows):
                 continue
-            positions, splits = row_positions(view, tokens, contexts, rows, row_place, encoded)
+            positions, splits = _row_positions(view, tokens, contexts, rows, row_place, encoded)
             values_of = batch_vectors(view, encoded.layers, encoded.pooled_output, positions, splits)
             for column, values in zip(columns[view.name], values_of, strict=True):
                 steps = [values]
@@ -134,13 +133,13 @@ def encode_block(
     return VectorBlock(tokens, vectors)
 
 
-def row_positions(
+def _row_positions(
     view: ViewSpec,
     tokens: TokenBlock,
     contexts: Contexts,
     rows: Int64Array,
     place: Int64Array,
-    encoded: EncodedContexts,
+    encoded: _EncodedContexts,
 ) -> tuple[Int64Array, Int64Array]:
     """(positions, splits): row i is made of `positions[splits[i]:splits[i + 1]]` in the output: tokens, or a text.
 
@@ -168,9 +167,9 @@ def overflowing_texts(view: ViewSpec, tokens: TokenBlock, vectors: Iterable[npt.
     return found
 
 
-def encode_contexts(
+def _encode_contexts(
     contexts: Contexts, forward: Forward, chosen: Int64Array, settings: EncodeSettings, cost: EncodeCost
-) -> Iterator[EncodedContexts]:
+) -> Iterator[_EncodedContexts]:
     """The output for the U chosen contexts, numbered from 0: batches of short ones, then a windowed one at a time."""
     sequences = cut_sequences(contexts, chosen, settings)
     lengths = np.diff(sequences.splits)
@@ -186,7 +185,7 @@ def encode_contexts(
 
     for batch, layers, pooled in encode(np.flatnonzero(~np.isin(sequences.context, list(sequences.vector_index)))):
         first = row_splits_of(lengths[batch])[:-1]
-        yield EncodedContexts(sequences.context[batch], layers, pooled, first, first)
+        yield _EncodedContexts(sequences.context[batch], layers, pooled, first, first)
     for number, vector_index in sequences.vector_index.items():
         # The batches keep the windows' order: all of them are equally long.
         batches = encode(np.flatnonzero(sequences.context == number))
@@ -198,7 +197,7 @@ def _join_windows(
     batches: Iterable[tuple[Int64Array, Mapping[int, Layer], Float32Array | None]],
     vector_index: Int64Array,
     max_seq_length: int,
-) -> EncodedContexts:
+) -> _EncodedContexts:
     """A context of its windows: each token's vector from the window that owns it; last the mean of their [CLS]."""
     layers: dict[int, Float32Array] = {}
     cls = collections.defaultdict[int, list[Float32Array]](list)
@@ -206,16 +205,16 @@ def _join_windows(
     before = 0
     for windows, of_batch, pooled in batches:
         after = before + len(windows) * max_seq_length
-        own = slice(*np.searchsorted(vector_index, (before, after)))  # it ascends
+        span = slice(*np.searchsorted(vector_index, (before, after)))  # it ascends
         for layer, on_device in of_batch.items():
             values = np.asarray(on_device)
             if layer not in layers:
                 layers[layer] = np.empty((len(vector_index) + 1, values.shape[1]), np.float32)
-            layers[layer][own] = values[vector_index[own] - before]
+            layers[layer][span] = values[vector_index[span] - before]
             cls[layer].append(values[::max_seq_length].copy())
         outputs += [] if pooled is None else [pooled]
         before = after
     for layer, values in layers.items():
         values[-1] = np.concatenate(cls[layer]).mean(axis=0)
     output = np.concatenate(outputs).mean(axis=0, keepdims=True) if outputs else None
-    return EncodedContexts(np.array([number]), layers, output, np.array([0]), np.array([len(vector_index)]))
+    return _EncodedContexts(np.array([number]), layers, output, np.array([0]), np.array([len(vector_index)]))

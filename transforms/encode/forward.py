@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from layerbeam.transforms.encode.isolate import EncoderFailedError, is_out_of_memory
-from layerbeam.transforms.flow.blocks import Float32Array, Int32Array, Int64Array, Layer
+from layerbeam.transforms.flow.blocks import Float32Array, Int32Array, Int64Array
+from layerbeam.transforms.views.columns import Layer
 from layerbeam.transforms.views.view import DenseModule
 
 

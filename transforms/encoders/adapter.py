@@ -23,13 +23,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from layerbeam.transforms.encoders.aligned import empty_aligned
 from layerbeam.transforms.encoders.architectures import Architecture
 from layerbeam.transforms.encoders.config_file import ConfigFile, EncoderError, first_line, shown
 from layerbeam.transforms.encoders.fetch.locate import locate
 from layerbeam.transforms.encoders.formats.huggingface import current_names, hash_tensors, list_tensors, tensor_reader
 from layerbeam.transforms.encoders.formats.safetensors_file import FLOATS
-from layerbeam.transforms.encoders.formats.weights import Tensor
+from layerbeam.transforms.encoders.formats.weights import Tensor, empty_aligned
 from layerbeam.transforms.encoders.source import AdaptedKernel, Adapter, EncoderSource
 from layerbeam.transforms.flow.blocks import Float32Array
 from layerbeam.transforms.hardware import tf
@@ -79,13 +78,13 @@ def add_adapter(source: EncoderSource, handle: str) -> EncoderSource:
             f"{handle}: an adapter needs an encoder as Hugging Face or Google release it; {source.handle} is a "
             "SavedModel, which verify calls as it is"
         )
-    own = own_adapters(source)
+    own_handles = own_adapters(source)
     try:
         config: _Config
-        if handle in own:
-            config, files = _OwnConfig(source, own, handle), source.weight_files
+        if handle in own_handles:
+            config, files = _OwnConfig(source, own_handles, handle), source.weight_files
         else:
-            folder = _folder(handle, own)
+            folder = _folder(handle, own_handles)
             config, files = _PeftConfig(ConfigFile(handle, folder / _CONFIG)), (str(folder / _WEIGHTS),)
         shapes = source.architecture.weight_shapes(pooler=source.has_pooler)
         kernels = tuple(_find_kernels(source.architecture, config, shapes, list_tensors(handle, files)))
@@ -108,12 +107,12 @@ def add_adapter(source: EncoderSource, handle: str) -> EncoderSource:
     )
 
 
-def _folder(handle: str, own: Sequence[str]) -> Path:
+def _folder(handle: str, own_handles: Sequence[str]) -> Path:
     """The folder of an adapter of peft. EncoderError, which names the encoder's own adapters, if it is none."""
     try:
         folder = locate(handle).folder
     except EncoderError as error:
-        instead = f"; the encoder's own adapters are {', '.join(own)}" if own else ""
+        instead = f"; the encoder's own adapters are {', '.join(own_handles)}" if own_handles else ""
         raise EncoderError(f"{error}{instead}") from error
     if not (folder / _CONFIG).is_file():
         raise EncoderError(f"{handle}: {folder / _CONFIG} is missing; an adapter is a folder that peft has saved")

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from layerbeam.transforms.encoders import onednn
-from layerbeam.transforms.encoders.aligned import take_over
 from layerbeam.transforms.encoders.architectures.architecture import Architecture
 from layerbeam.transforms.encoders.config_file import Activation
 from layerbeam.transforms.encoders.device import DeviceLayer, keeps_layers
+from layerbeam.transforms.encoders.formats.weights import take_over
 from layerbeam.transforms.encoders.int8 import InputCodes, quantize_weights
-from layerbeam.transforms.flow.blocks import Float32Array, Int32Array, Layer
+from layerbeam.transforms.flow.blocks import Float32Array, Int32Array
 from layerbeam.transforms.hardware import slow_bfloat16, tf
+from layerbeam.transforms.views.columns import Layer
 
 if TYPE_CHECKING:
     from layerbeam.transforms.encoders.dense import Dense

@@ -12,17 +12,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from layerbeam.transforms.flow import metrics
-from layerbeam.transforms.flow.commits import Commit, FileRange, InputFile, Rejected, name_of, printable
-
-if TYPE_CHECKING:  # it imports this module
-    from layerbeam.transforms.encoders.device import DeviceLayer
+from layerbeam.transforms.flow.commits import FileRange, InputFile, Rejected, name_of, printable
 
 BoolArray = npt.NDArray[np.bool_]
 Int8Array = npt.NDArray[np.int8]
@@ -30,9 +27,6 @@ Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
 
-
-# [n, H]
-Layer: TypeAlias = "Float32Array | DeviceLayer"
 
 # The types of kept fields.
 FIELD_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_()}
@@ -63,8 +57,8 @@ class Slice:
     A record belongs to the slice that holds its first byte. `first_line`: the number of line ends before `start`.
     A compressed file is one slice: `start` 0, `end` None. `max_records`: only so many of its records are read.
     `reader`: (i, n): of n readers of the same bytes, this one keeps every n-th block, from block i on. `others`: small
-    files that are read together with this one, all of them whole. `known`: the path of the commits of earlier runs, if
-    there are any.
+    files that are read together with this one, all of them whole. `content_index`: the path of that of earlier runs,
+    empty if there is none.
     """
 
     file: InputFile
@@ -74,13 +68,13 @@ class Slice:
     max_records: int | None = None
     reader: tuple[int, int] = (0, 1)
     others: tuple[InputFile, ...] = ()
-    known: str = ""
+    content_index: str = ""
 
     @property
     def size(self) -> int:
         """Bytes of its files, as they are stored."""
-        own = (self.file.size if self.end is None else self.end) - self.start
-        return own + sum(file.size for file in self.others)
+        stored = (self.file.size if self.end is None else self.end) - self.start
+        return stored + sum(file.size for file in self.others)
 
     @property
     def is_whole_file(self) -> bool:
@@ -107,7 +101,7 @@ class TextBlock:
 
     `pairs`: string [T], the second text of each pair, null for a single text; `pair_offset`: its first code point in
     the record. Both are None if no text is a pair. `fields`: columns copied to the output (`id` and kept fields), [T]
-    each, of the declared types, null if a record has none. `earlier`: the block's commit without some of the views.
+    each, of the declared types, null if a record has none. `content_index`: of its slice.
     """
 
     files: tuple[FileRange, ...]
@@ -120,7 +114,7 @@ class TextBlock:
     pairs: pa.StringArray | None = None
     pair_offset: Int32Array | None = None
     fields: dict[str, pa.Array] = dataclasses.field(default_factory=dict)
-    earlier: Commit | None = None
+    content_index: str = ""
     together: str | None = None
 
     @property
@@ -131,7 +125,7 @@ class TextBlock:
     @property
     def num_bytes(self) -> int:
         """Decompressed bytes that it was read from."""
-        return sum(own.num_bytes for own in self.files)
+        return sum(file_range.num_bytes for file_range in self.files)
 
     def total(self, name: str) -> int:
         """A count over all files."""
@@ -146,16 +140,16 @@ class TextBlock:
     @functools.cached_property
     def _first_lines(self) -> tuple[Int64Array, Int64Array]:
         """(the first line of each file, as `line` counts; the same in the file)."""
-        of_file = np.array([own.first_line for own in self.files], np.int64)
+        of_file = np.array([file_range.first_line for file_range in self.files], np.int64)
         if len(self.files) == 1:
             return of_file, of_file
-        return row_splits_of(np.array([own.num_lines for own in self.files]))[:-1], of_file
+        return row_splits_of(np.array([file_range.num_lines for file_range in self.files]))[:-1], of_file
 
     def column(self, name: str) -> pa.Array:
         """[T] of a copied column, or of `file`."""
         if name in self.fields:
             return self.fields[name]
-        paths = pa.array([printable(own.file.path) for own in self.files])
+        paths = pa.array([printable(file_range.file.path) for file_range in self.files])
         return paths.take(pa.array(self.file_lines(self.line)[0]))
 
     def count_lines(self, line: Int64Array, weights: Int32Array | None = None) -> Int64Array:
@@ -183,10 +177,10 @@ class TextBlock:
         """
         column = pa.array(texts, pa.string())
         count = len(column)
-        own = FileRange(InputFile(name, 0, 0.0), first_line, count, 0, 0, "")
+        file_range = FileRange(InputFile(name, 0, 0.0), first_line, count, 0, 0, "")
         counts = counts_of_file({metrics.RECORDS: count, metrics.EMBEDDED: count})
         zeros = np.zeros(count, np.int32)
-        return cls((own,), column, first_line + np.arange(count), zeros, zeros, counts, [])
+        return cls((file_range,), column, first_line + np.arange(count), zeros, zeros, counts, [])
 
     def take(self, texts: Int64Array) -> TextBlock:
         """The block with these texts only; the counts stay as they are."""
@@ -205,13 +199,16 @@ class TextBlock:
 
 @dataclasses.dataclass
 class DroppedTokens:
-    """The D tokens of a block's words that were cut off, int32 [D] each. `word_char`: as in `TokenBlock`."""
+    """The D tokens of words that were cut off, int32 [D] each, until rows are found. `word_char`: see `TokenBlock`."""
 
     text: Int32Array
     segment: Int32Array
     word_char: Int32Array
     word_index: Int32Array
     form: Int32Array
+
+
+_NONE_DROPPED = DroppedTokens(*[np.empty(0, np.int32)] * 5)
 
 
 @dataclasses.dataclass
@@ -274,8 +271,8 @@ class Contexts:
         moved = np.zeros(len(self.token_ids), np.int64)
         moved[tokens] = np.arange(len(tokens))
         columns = {name: getattr(self, name)[tokens] for name in ("token_ids", "segment_ids", "word_index")}
-        own = self.texts.take(pa.array(kept))
-        return Contexts(own, row_splits, **columns, of_text=of_text, place=moved[self.place[positions]])
+        kept_texts = self.texts.take(pa.array(kept))
+        return Contexts(kept_texts, row_splits, **columns, of_text=of_text, place=moved[self.place[positions]])
 
 
 @dataclasses.dataclass
@@ -301,7 +298,7 @@ class TokenBlock:
     num_dropped: Int32Array
     form: Int32Array = dataclasses.field(default_factory=lambda: np.empty(0, np.int32))
     forms: pa.StringArray = dataclasses.field(default_factory=lambda: pa.array([], pa.string()))
-    dropped: DroppedTokens = dataclasses.field(default_factory=lambda: DroppedTokens(*[np.empty(0, np.int32)] * 5))
+    dropped: DroppedTokens = dataclasses.field(default_factory=lambda: _NONE_DROPPED)
     rows: dict[str, Rows] = dataclasses.field(default_factory=dict)
     within: Contexts | None = None
 
@@ -385,15 +382,13 @@ def take_texts(tokens: TokenBlock, text: TextBlock, texts: Int64Array) -> TokenB
     new_number[texts] = np.arange(len(texts))
     shift = np.zeros(len(tokens.num_dropped), np.int64)
     shift[texts] = row_splits[:-1] - tokens.row_splits[:-1][texts]
-    kept = new_number[tokens.dropped.text] >= 0
-    dropped = DroppedTokens(*(values[kept] for values in vars(tokens.dropped).values()))
     columns = ("token_ids", "segment_ids", "start", "end", "word_char", "word_index", "form")
     return dataclasses.replace(
         tokens,
         text=text,
         row_splits=row_splits,
         num_dropped=tokens.num_dropped[texts],
-        dropped=dataclasses.replace(dropped, text=new_number[dropped.text].astype(np.int32)),
+        dropped=_NONE_DROPPED,
         rows={name: _take_rows(rows, new_number, shift) for name, rows in tokens.rows.items()},
         within=None if tokens.within is None else tokens.within.take(texts, positions),
         **{name: getattr(tokens, name)[positions] for name in columns},

@@ -122,7 +122,7 @@ def name_of(files: Sequence[FileRange]) -> str:
     first = files[0]
     if len(files) == 1:
         return layout.block_name(first.file.path, first.first_line)
-    others = f"{len(files) - 1} more ({hash_paths(own.file.path for own in files)})"
+    others = f"{len(files) - 1} more ({hash_paths(file_range.file.path for file_range in files)})"
     return layout.block_name(f"{first.file.path} and {others}", 0)
 
 
@@ -217,7 +217,7 @@ class Commit(_Exact):
 
     def has_content(self, files: Sequence[FileRange]) -> bool:
         """Whether the block holds the same of the same files, whenever these were touched."""
-        return [own.content for own in self.files] == [own.content for own in files]
+        return [held.content for held in self.files] == [given.content for given in files]
 
     def now(self, files: Sequence[FileRange]) -> Commit:
         """The commit of the same content in files that may have been touched.
@@ -225,17 +225,16 @@ class Commit(_Exact):
         If anybody saw the end of a file as it is now, the block is the last one of it.
         """
         same = zip(self.files, files, strict=True)
-        return dataclasses.replace(
-            self,
-            files=tuple(
-                dataclasses.replace(own, file=now.file, is_last=now.is_last or (own.is_last and own.file == now.file))
-                for own, now in same
-            ),
+        touched = (
+            dataclasses.replace(then, file=now.file, is_last=now.is_last or (then.is_last and then.file == now.file))
+            for then, now in same
         )
+        return dataclasses.replace(self, files=tuple(touched))
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for one JSON line."""
-        files, parts = [own.to_json() for own in self.files], {name: vars(part) for name, part in self.parts.items()}
+        files = [file_range.to_json() for file_range in self.files]
+        parts = {name: vars(part) for name, part in self.parts.items()}
         values = vars(self) | {"files": files, "parts": parts}
         return {name: value for name, value in values.items() if value is not None}
 

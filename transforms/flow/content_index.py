@@ -29,15 +29,15 @@ _COMMITS_KEPT = 64
 _MOST_MOVED = 3
 
 
-def keys_of(own: FileRange) -> tuple[int, int]:
+def keys_of(file_range: FileRange) -> tuple[int, int]:
     """64 bits that stand for the bytes, and 64 for their place."""
-    place = f"{own.first_byte}\0{own.file.path}"
-    return _as_int(own.sha256), _as_int(place)
+    place = f"{file_range.first_byte}\0{file_range.file.path}"
+    return _as_int(file_range.sha256), _as_int(place)
 
 
-def texts_key(own: FileRange) -> int | None:
+def texts_key(file_range: FileRange) -> int | None:
     """64 bits that stand for the texts, as `keys_of` has for the bytes; None if the texts are not known."""
-    return _as_int(own.texts) if own.texts else None
+    return _as_int(file_range.texts) if file_range.texts else None
 
 
 def _as_int(text: str) -> int:
@@ -89,28 +89,30 @@ class IndexedFile(NamedTuple):
 
     offset: int
     commit: Commit
-    own: FileRange
+    file_range: FileRange
 
 
 class ContentIndex:
-    """The commits in a file that `write_content_index` wrote."""
+    """The commits in a file that `write_content_index` wrote; none if the path is empty."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._commits: dict[int, Commit | None] = {}
 
-    def find(self, own: FileRange) -> Iterator[IndexedFile]:
+    def find(self, file_range: FileRange) -> Iterator[IndexedFile]:
         """What commits hold of the same bytes: those of the same place first, then a few others."""
-        content, place = keys_of(own)
-        return (known for known in self._find(content, place) if known.own.sha256 == own.sha256)
+        content, place = keys_of(file_range)
+        return (indexed for indexed in self._find(content, place) if indexed.file_range.sha256 == file_range.sha256)
 
-    def find_texts(self, own: FileRange) -> Iterator[IndexedFile]:
+    def find_texts(self, file_range: FileRange) -> Iterator[IndexedFile]:
         """As `find`, what they hold of the same texts."""
-        texts = texts_key(own)
-        found = iter(()) if texts is None else self._find(texts, keys_of(own)[1])
-        return (known for known in found if known.own.texts == own.texts)
+        texts = texts_key(file_range)
+        found = iter(()) if texts is None else self._find(texts, keys_of(file_range)[1])
+        return (indexed for indexed in found if indexed.file_range.texts == file_range.texts)
 
     def _find(self, content: int, place: int) -> Iterator[IndexedFile]:
+        if not self.path:
+            return
         records = _load_records(self.path)
         first, end = (int(np.searchsorted(records.content, content, side)) for side in ("left", "right"))
         places, offsets = records.place[first:end], records.offset[first:end]
@@ -118,7 +120,7 @@ class ContentIndex:
         moved = [*offsets[:here][:_MOST_MOVED], *offsets[behind:][:_MOST_MOVED]][:_MOST_MOVED]
         for offset in dict.fromkeys(map(int, [*offsets[here:behind], *moved])):
             if (commit := self.commit(offset)) is not None:
-                yield from (IndexedFile(offset, commit, known) for known in commit.files)
+                yield from (IndexedFile(offset, commit, file_range) for file_range in commit.files)
 
     def commit(self, offset: int) -> Commit | None:
         """The commit at this offset; None if it is damaged."""

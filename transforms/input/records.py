@@ -188,16 +188,17 @@ class Records:
             counts |= counts_of_file(
                 {metrics.MORE_LINES: int(self.more_lines.sum()), metrics.REJECTED_LINES: int(rejected_lines.sum())}
             )
-        own, path = self.block, self.block.file.path
+        file_range, path = self.block, self.block.file.path
         if self.record_format.has_fields and not self.reasons:
-            own = dataclasses.replace(own, texts=_hash_of_texts(self.line - own.first_line, [texts, pairs]))
+            texts_hash = _hash_of_texts(self.line - file_range.first_line, [texts, pairs])
+            file_range = dataclasses.replace(file_range, texts=texts_hash)
         rejected = [
             Rejected(path, int(self.line[i]), int(self.place[i]), "read", reason, self.raw[i].as_py() or b"")
             for i, reason in sorted(self.reasons.items())
         ]
         zeros = np.zeros(len(texts), np.int32)
         offset = None if pairs is None else zeros
-        block = TextBlock((own,), texts, self.line, zeros, zeros, counts, rejected, pairs, offset, fields)
+        block = TextBlock((file_range,), texts, self.line, zeros, zeros, counts, rejected, pairs, offset, fields)
         return block if len(kept) == len(texts) else block.take(kept)
 
 

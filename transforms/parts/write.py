@@ -123,9 +123,9 @@ def _with_fields(rows: pa.Table, texts: TextBlock) -> pa.Table:
 def copy_files(output: Output, views: Sequence[ViewSpec], commit: Commit, moves: Sequence[Move]) -> Commit:
     """The commit of files whose rows are copied from the parts of another commit; nothing is encoded.
 
-    NOT_COPIED if a part cannot be read, or is not what was written, or unless `can_copy`.
+    NOT_COPIED if a part cannot be read, or is not what was written, or if two files print alike.
     """
-    if not can_copy(commit):
+    if len({printable(file.path) for file in commit.inputs}) < len(commit.files):
         raise ValueError("two files of a pack have names that print alike")
     files = [move.target for move in moves]
     name, is_pack = name_of(files), len(commit.files) > 1
@@ -173,8 +173,3 @@ def _write_bytes(output: Output, view: ViewSpec, name: str, data: bytes, part: P
     with output.write_atomically(path_of) as file:
         file.write(data)
     return dataclasses.replace(part, path=path_of(file.sha256))
-
-
-def can_copy(commit: Commit) -> bool:
-    """Whether the rows of its files can be told apart by the column `file`."""
-    return len({printable(file.path) for file in commit.inputs}) == len(commit.files)

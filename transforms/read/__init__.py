@@ -9,13 +9,13 @@ from typing import Any
 
 import apache_beam as beam
 
-from layerbeam.transforms.flow import coders, counters, metrics
+from layerbeam.transforms.flow import counters, metrics
 from layerbeam.transforms.flow.blocks import Slice, TextBlock
 from layerbeam.transforms.flow.commits import InputFile
-from layerbeam.transforms.flow.stage import SKIPPED, StageFn
+from layerbeam.transforms.flow.stage import SKIPPED, StageFn, register_coders
+from layerbeam.transforms.parts.block_store import BlockStore
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.read.block import read_blocks
-from layerbeam.transforms.read.committed import CommittedBlocks
 from layerbeam.transforms.settings import BlockLimits, RecordFormat
 from layerbeam.transforms.views.view import ViewSpec
 
@@ -54,17 +54,17 @@ class ReadBlocks(beam.PTransform):
     SKIPPED = SKIPPED
 
     def expand(self, slices: Any) -> Any:
-        coders.register()
+        register_coders()
         read = beam.ParDo(StageFn(self.start, skips=True)).with_output_types(TextBlock)
         return slices | read.with_outputs(self.SKIPPED, main=self.BLOCKS)
 
     def start(self) -> Callable[[Slice], Iterator[TextBlock | InputFile]]:
         """The stage as a function: a slice's blocks that are not committed, and why a file cannot be read."""
-        committed = None if self.output is None else CommittedBlocks(self.output, self.views, self.record_format)
-        return functools.partial(self._read, committed)
+        store = None if self.output is None else BlockStore(self.output, self.views, self.record_format)
+        return functools.partial(self._read, store)
 
-    def _read(self, committed: CommittedBlocks | None, slice_: Slice) -> Iterator[TextBlock | InputFile]:
-        items = read_blocks(slice_, self.limits, self.record_format, committed)
+    def _read(self, store: BlockStore | None, slice_: Slice) -> Iterator[TextBlock | InputFile]:
+        items = read_blocks(slice_, self.limits, self.record_format, store)
         for item in counters.timed_items("read", items):
             if isinstance(item, InputFile | TextBlock):
                 yield item

@@ -21,8 +21,8 @@ from layerbeam.transforms.flow.content_index import IndexedFile
 from layerbeam.transforms.input import INPUT_FORMATS
 from layerbeam.transforms.input.path_fields import add_path_fields
 from layerbeam.transforms.input.records import UnreadableFileError, filled_share, is_blank, no_records
+from layerbeam.transforms.parts.block_store import BlockStore
 from layerbeam.transforms.parts.write import NOT_COPIED, Move
-from layerbeam.transforms.read.committed import CommittedBlocks
 from layerbeam.transforms.settings import LINES, BlockLimits, RecordFormat
 
 # A pack ends when it is fuller than a block should be by this factor: the sizes of files decide which are read
@@ -34,18 +34,15 @@ def read_blocks(
     slice_: Slice,
     limits: BlockLimits,
     record_format: RecordFormat = LINES,
-    committed: CommittedBlocks | None = None,
+    store: BlockStore | None = None,
 ) -> Iterator[TextBlock | Commit | InputFile]:
     """Yields the slice's blocks in order; for a block that is done and unchanged, its commit.
 
-    `committed` finds the commits. If the commit of a block lacks a view of this run, the block is read again and
-    carries the commit as `earlier`.
-
-    If reading fails, an `InputFile` with the problem follows the blocks before the failure. What `committed` raises is
+    If reading fails, an `InputFile` with the problem follows the blocks before the failure. What `store` raises is
     passed on: it is not the input's fault.
     """
-    if slice_.others or (slice_.known and slice_.is_whole_file):
-        yield from _read_small_files(slice_, limits, record_format, committed)
+    if slice_.others or (slice_.content_index and slice_.is_whole_file):
+        yield from _read_small_files(slice_, limits, record_format, store)
         return
     reader, readers = slice_.reader
     for number, item in enumerate(cut_blocks(slice_, limits, record_format)):
@@ -53,30 +50,28 @@ def read_blocks(
             yield item
             return
         if number % readers == reader:
-            yield _read_block([item], slice_, record_format, committed)
+            yield _read_block([item], slice_, record_format, store)
 
 
 def _read_block(
     found: Sequence[tuple[FileRange, Any]],
     slice_: Slice,
     record_format: RecordFormat,
-    committed: CommittedBlocks | None,
+    store: BlockStore | None,
     together: str | None = None,
 ) -> TextBlock | Commit:
     """The block of these file ranges, with their contents, or its commit if it is done."""
-    commit = None if committed is None else committed.find(slice_.known, [own for own, _ in found])
-    if commit is not None and committed is not None and committed.has_all_views(commit):
-        return commit
-    block = _join([decode_block(own, content, record_format) for own, content in found])
-    if commit is None and committed is not None and len(found) == 1:
-        copied = committed.find_texts(slice_.known, block)
-        if copied is not None:
-            return copied
-    return dataclasses.replace(block, earlier=commit, together=together)
+    index = slice_.content_index
+    done = None if store is None else store.find(index, [file_range for file_range, _ in found])
+    if done is not None:
+        return done
+    block = _join([decode_block(file_range, content, record_format) for file_range, content in found])
+    copied = None if store is None or len(found) > 1 else store.find_texts(index, block)
+    return dataclasses.replace(block, content_index=index, together=together) if copied is None else copied
 
 
 def _read_small_files(
-    slice_: Slice, limits: BlockLimits, record_format: RecordFormat, committed: CommittedBlocks | None
+    slice_: Slice, limits: BlockLimits, record_format: RecordFormat, store: BlockStore | None
 ) -> Iterator[TextBlock | Commit | InputFile]:
     """The blocks of the files of a pack, or of one whole file. A file that fills a block is on its own.
 
@@ -94,50 +89,48 @@ def _read_small_files(
         cut = cut_blocks(Slice(file, 0, end, 0), limits, record_format)
         items = list(itertools.islice(cut, 2))
         if len(items) == 1 and not isinstance(items[0], InputFile):
-            own, content = items[0]
-            found = _find_source(own, content, slice_.known, record_format, committed)
+            file_range, content = items[0]
+            found = _find_source(file_range, content, slice_.content_index, record_format, store)
             if found is not None:
                 source, move = found
                 copies.setdefault(source.offset, (source.commit, []))[1].append(move)
                 continue
-            waiting.append((own, content))
-            records = 1 if INPUT_FORMATS[record_format.format].is_one_record(record_format) else own.num_lines
-            filled += filled_share(own.num_bytes, records, limits)
+            waiting.append((file_range, content))
+            records = 1 if INPUT_FORMATS[record_format.format].is_one_record(record_format) else file_range.num_lines
+            filled += filled_share(file_range.num_bytes, records, limits)
             if filled >= _OVERFULL:
-                yield _read_block(waiting, slice_, record_format, committed, together)
+                yield _read_block(waiting, slice_, record_format, store, together)
                 waiting, filled = [], 0.0
         elif slice_.others and items and isinstance(items[-1], InputFile):  # it has changed
             yield items[-1]
         else:
             for item in itertools.chain(items, cut):
-                yield item if isinstance(item, InputFile) else _read_block([item], slice_, record_format, committed)
+                yield item if isinstance(item, InputFile) else _read_block([item], slice_, record_format, store)
     if waiting:
-        yield _read_block(waiting, slice_, record_format, committed, together)
+        yield _read_block(waiting, slice_, record_format, store, together)
     for commit, moves in copies.values():
-        assert committed is not None  # noqa: S101 - for mypy
+        assert store is not None  # noqa: S101 - for mypy
         try:
-            yield committed.copy(commit, moves)
+            yield store.copy(commit, moves)
         except NOT_COPIED:
             first, *others = (move.target.file for move in moves)
-            yield from _read_small_files(
-                Slice(first, 0, None, 0, others=tuple(others)), limits, record_format, committed
-            )
+            yield from _read_small_files(Slice(first, 0, None, 0, others=tuple(others)), limits, record_format, store)
 
 
 def _find_source(
-    own: FileRange, content: Any, known: str, record_format: RecordFormat, committed: CommittedBlocks | None
+    file_range: FileRange, content: Any, index: str, record_format: RecordFormat, store: BlockStore | None
 ) -> tuple[IndexedFile, Move] | None:
     """An earlier commit with rows for the bytes, or the texts, of a small file, and the move that copies them."""
-    if committed is None or not known:
+    if store is None or not index:
         return None
-    source = committed.source_of(known, own)
+    source = next(store.sources(index, file_range), None)
     if source is not None:
-        return source, Move(source.own, own)
+        return source, Move(source.file_range, file_range)
     if not record_format.has_fields:
         return None
-    texts = decode_block(own, content, record_format)
-    source = next(committed.sources_of_texts(known, texts), None)
-    return None if source is None else (source, Move(source.own, texts.files[0], texts))
+    texts = decode_block(file_range, content, record_format)
+    source = next(store.sources(index, texts.files[0], by_texts=True), None)
+    return None if source is None else (source, Move(source.file_range, texts.files[0], texts))
 
 
 def _join(texts: Sequence[TextBlock]) -> TextBlock:
@@ -145,10 +138,10 @@ def _join(texts: Sequence[TextBlock]) -> TextBlock:
     if len(texts) == 1:
         return texts[0]
     files = tuple(one.files[0] for one in texts)
-    firsts = row_splits_of(np.array([own.num_lines for own in files]))[:-1]
+    firsts = row_splits_of(np.array([file_range.num_lines for file_range in files]))[:-1]
     nothing, names = np.zeros(1, np.int64), dict.fromkeys(name for one in texts for name in one.counts)
     pairs, pair_offset = _join_pairs(texts) if any(one.pairs is not None for one in texts) else (None, None)
-    lines = (one.line - own.first_line + first for one, own, first in zip(texts, files, firsts, strict=True))
+    lines = (one.line - one.files[0].first_line + first for one, first in zip(texts, firsts, strict=True))
     return TextBlock(
         files,
         texts=pa.concat_arrays([one.texts for one in texts]),
@@ -189,9 +182,9 @@ def cut_blocks(
     if held is None and slice_.start == 0 and problem is None:
         held = FileRange(slice_.file, 0, 0, 0, 0, hashlib.sha256().hexdigest(), is_last=True), None
     if held is not None:
-        own, content = held
-        ends = slice_.max_records is None if slice_.end is None else own.end_byte == slice_.file.size
-        yield dataclasses.replace(own, is_last=own.is_last or (ends and problem is None)), content
+        file_range, content = held
+        ends = slice_.max_records is None if slice_.end is None else file_range.end_byte == slice_.file.size
+        yield dataclasses.replace(file_range, is_last=file_range.is_last or (ends and problem is None)), content
     if problem is not None:
         yield problem
 
@@ -202,12 +195,12 @@ def read_block(files: Sequence[FileRange], record_format: RecordFormat = LINES) 
     Raises UnreadableFileError if a file is missing or has other records at that place.
     """
     texts = []
-    for own in files:
-        now = storage.stat_file(own.file.path)
+    for file_range in files:
+        now = storage.stat_file(file_range.file.path)
         if now.problem:
             raise UnreadableFileError(now.problem)
-        content = INPUT_FORMATS[record_format.format].read(own, record_format) if own.num_lines else None
-        texts.append(decode_block(own, content, record_format))
+        content = INPUT_FORMATS[record_format.format].read(file_range, record_format) if file_range.num_lines else None
+        texts.append(decode_block(file_range, content, record_format))
     return _join(texts)
 
 

@@ -50,15 +50,14 @@ class FileToRead:
     """A file with work left.
 
     `max_records`: only so many of its records are read, and it has more. `done`: known to estimates only. `others`:
-    small files that are read together with this one. `known`: the path of the content
-    index, empty if there is none.
+    small files that are read together with this one. `content_index`: see `Slice`.
     """
 
     file: InputFile
     max_records: int | None = None
     done: Done = dataclasses.field(default_factory=Done)
     others: tuple[InputFile, ...] = ()
-    known: str = ""
+    content_index: str = ""
 
 
 def join_small_files(
@@ -211,7 +210,7 @@ def number_slices(
         left = None if in_order[0].max_records is None else in_order[0].max_records - first_line
         if left is not None and left <= 0:
             break
-        yield Slice(work.file, start, end, first_line, left, (0, 1), work.others, work.known)
+        yield Slice(work.file, start, end, first_line, left, (0, 1), work.others, work.content_index)
         first_line += num_lines
 
 

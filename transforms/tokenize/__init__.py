@@ -10,9 +10,9 @@ from typing import Any
 import apache_beam as beam
 
 from layerbeam.transforms.encoders import EncoderSource
-from layerbeam.transforms.flow import coders, counters
+from layerbeam.transforms.flow import counters
 from layerbeam.transforms.flow.blocks import TextBlock, TokenBlock
-from layerbeam.transforms.flow.stage import StageFn
+from layerbeam.transforms.flow.stage import StageFn, register_coders
 from layerbeam.transforms.hardware import Hardware, load_tensorflow
 from layerbeam.transforms.settings import SequenceSettings
 from layerbeam.transforms.tokenize.tokenizer import Tokenizer
@@ -49,7 +49,7 @@ class TokenizeBlocks(beam.PTransform):
     hardware: Hardware = dataclasses.field(default_factory=Hardware)
 
     def expand(self, blocks: Any) -> Any:
-        coders.register()
+        register_coders()
         tokenize = beam.ParDo(StageFn(self.start))
         return blocks | tokenize.with_input_types(TextBlock).with_output_types(TokenBlock)
 

@@ -43,8 +43,8 @@ def cut_chunks(block: TextBlock, tokenizer: TextTokenizer, settings: SequenceSet
         if end - begin <= most:
             chunks.append([(0, len(text))])
             continue
-        own = slice(begin, end)
-        start, stop, word = pieces.start[own], pieces.end[own], pieces.word_index[own]
+        span = slice(begin, end)
+        start, stop, word = pieces.start[span], pieces.end[span], pieces.word_index[span]
         places, room = find_places(text, start, stop, word, starts), most
         for _ in range(_ATTEMPTS):
             cuts = cut_pieces(places, len(start), room, chunk.overlap)

@@ -69,8 +69,8 @@ def tokenize_in_context(
     place = np.arange(len(text)) + (low - row_splits[:-1])[text]
 
     def inside(values: Int32Array, before_end: int = 0) -> Int32Array:
-        own = values[place]
-        return np.where(own < 0, own, np.clip(own, texts.offset[text], ends[text] - before_end)).astype(np.int32)
+        kept = values[place]
+        return np.where(kept < 0, kept, np.clip(kept, texts.offset[text], ends[text] - before_end)).astype(np.int32)
 
     word_index = whole.word_index[place]
     is_word = word_index >= 0
@@ -97,5 +97,5 @@ def _neighbours(texts: TextBlock, context: str | int) -> tuple[Int64Array, Int64
     records = records_of(texts)
     if context == "record":
         return row_of_each(records), records[:-1], records[1:] - 1
-    own, record = np.arange(len(texts.texts)), row_of_each(records)
-    return own, np.maximum(own - int(context), records[record]), np.minimum(own + int(context), records[record + 1] - 1)
+    number, record, size = np.arange(len(texts.texts)), row_of_each(records), int(context)
+    return number, np.maximum(number - size, records[record]), np.minimum(number + size, records[record + 1] - 1)

@@ -86,8 +86,8 @@ class KeepWords:
         is_form = found >= 0
         if self._match_case:
             candidates = np.flatnonzero(is_form)
-            own = _own_characters(words, candidates, texts)
-            found[candidates] = [self._exact.get(nfc(word), -1) for word in own]
+            spellings = _own_characters(words, candidates, texts)
+            found[candidates] = [self._exact.get(nfc(word), -1) for word in spellings]
         return found, is_form
 
     def find_inside(self, words: _WordIndex, texts: TextBlock) -> dict[int, list[Int64Array]]:
@@ -101,8 +101,8 @@ class KeepWords:
                 continue
             chosen = np.flatnonzero(words.places.form == number)
             if self._match_case:
-                for word, own in zip(chosen, _own_characters(words, chosen, texts), strict=True):
-                    for part in word_parts(nfc(own)):
+                for word, spelling in zip(chosen, _own_characters(words, chosen, texts), strict=True):
+                    for part in word_parts(nfc(spelling)):
                         if part in self._exact and key_of_form(part) not in self._unspaced:
                             found[self._exact[part]].append(np.array([word]))
             else:
@@ -128,8 +128,8 @@ class KeepWords:
                 continue
             indices = [self._place[form]]
             if self._match_case:
-                own = nfc("".join(_own_characters(words, np.arange(first, last + 1), texts)))
-                indices = [index for index in self._same_key[form] if nfc(self._given[index]) in own]
+                spelling = nfc("".join(_own_characters(words, np.arange(first, last + 1), texts)))
+                indices = [index for index in self._same_key[form] if nfc(self._given[index]) in spelling]
             for index in indices:
                 found[index].append(np.array([first]))
 
@@ -199,9 +199,9 @@ def _kept_words(
             of_form = count(some)
             same_form = keep.same_form[int(kept[some[0]])]
             counts |= {f"{metrics.KEPT_WORDS}:{view.name}:{form}": of_form for form in same_form}
-            own = _own_characters(words, some, tokens.text)
+            spellings = _own_characters(words, some, tokens.text)
             for form in same_form:
-                other = count(some[[key_of_form(word) != key_of_form(form) for word in own]])
+                other = count(some[[key_of_form(word) != key_of_form(form) for word in spellings]])
                 counts[f"{metrics.OTHER_SPELLINGS}:{view.name}:{form}"] = other
         for index, inside in keep.find_inside(words, tokens.text).items():
             number = count(np.concatenate(inside))

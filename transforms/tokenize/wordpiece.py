@@ -69,7 +69,7 @@ def _kind(character: str, do_lower_case: bool) -> int:
     return _ALONE if is_punctuation(character) or _CJK.match(character) else _LETTER
 
 
-class Normalized(NamedTuple):
+class _Normalized(NamedTuple):
     """Normalized characters with their places in the C source characters.
 
     `chars`, `kind`, `origin`: the characters, their kinds, the index of the source character of each. `marks_end`:
@@ -82,7 +82,7 @@ class Normalized(NamedTuple):
     marks_end: Int64Array
 
 
-class Normalizer:
+class _Normalizer:
     """The reference's cleaning, lower casing and accent stripping over arrays of code points.
 
     A code point is entered in the tables when it is first seen, and counts as known once all of it is entered: threads
@@ -98,7 +98,7 @@ class Normalizer:
         self._combining = np.zeros(_CODE_POINTS, np.uint8)
         self._learn(np.array([_FINAL_SIGMA], np.uint32))
 
-    def __call__(self, source: UInt32Array) -> Normalized:
+    def __call__(self, source: UInt32Array) -> _Normalized:
         """The characters that are left of `source` [C]."""
         self._learn(source)
         if self._do_lower_case and (source == _CAPITAL_SIGMA).any():
@@ -115,14 +115,14 @@ class Normalizer:
             order = np.lexsort((combining, np.cumsum(combining == 0)))
             chars, origin, kind, is_mark = chars[order], origin[order], kind[order], is_mark[order]
         if not is_mark.any():
-            return Normalized(chars, kind, origin, np.arange(1, len(source) + 1))
+            return _Normalized(chars, kind, origin, np.arange(1, len(source) + 1))
         is_dropped = np.zeros(len(source), np.bool_)
         is_dropped[origin[is_mark]] = True
         chars, origin, kind = chars[~is_mark], origin[~is_mark], kind[~is_mark]
         is_dropped[origin] = False
         # The next character that is not dropped: a running minimum from the end.
         kept = np.append(np.where(is_dropped, len(source), np.arange(len(source))), len(source))
-        return Normalized(chars, kind, origin, np.minimum.accumulate(kept[::-1])[::-1][1:])
+        return _Normalized(chars, kind, origin, np.minimum.accumulate(kept[::-1])[::-1][1:])
 
     def _learn(self, source: UInt32Array) -> None:
         for code_point in np.unique(source[~self._known[source]]).tolist():
@@ -273,9 +273,9 @@ class WordPiece:
 
 
 @functools.cache
-def _normalizer(do_lower_case: bool) -> Normalizer:
+def _normalizer(do_lower_case: bool) -> _Normalizer:
     """Shared by all tokenizers: its tables take 25 MB, and some milliseconds to allocate."""
-    return Normalizer(do_lower_case)
+    return _Normalizer(do_lower_case)
 
 
 @functools.lru_cache(maxsize=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,6 @@ from layerbeam.transforms.flow.blocks import (
     Int8Array,
     Int32Array,
     Int64Array,
-    Layer,
     TextBlock,
     TokenBlock,
     row_splits_of,
@@ -24,6 +23,12 @@ from layerbeam.transforms.flow.blocks import (
 from layerbeam.transforms.flow.commits import printable
 from layerbeam.transforms.views.number_types import NUMBER_TYPES, in_lists, list_type
 from layerbeam.transforms.views.view import COLUMNS, Combine, ViewSpec
+
+if TYPE_CHECKING:  # it imports this module
+    from layerbeam.transforms.encoders.device import DeviceLayer
+
+# What an encoder gives of one layer: [n, H].
+Layer: TypeAlias = "Float32Array | DeviceLayer"
 
 # Poolings that are a sum, weighted or not, divided by a function of the number of tokens. The last two are
 # sentence-transformers' mean_sqrt_len_tokens and weightedmean (its modules/pooling.py).
@@ -38,12 +43,12 @@ SUMS: Mapping[str, Callable[[Int64Array], npt.NDArray[Any]]] = {
 def schema(view: ViewSpec) -> pa.Schema:
     """The view's columns. Only columns copied from the input are nullable: readers fail on null vectors."""
     with_text = {"text"} if view.include_text else set()
-    own = [c for c in COLUMNS if view.level in c.levels.split() or c.name in with_text]
-    columns = [pa.field(column.name, column.type, nullable=False) for column in own]
+    declared = [c for c in COLUMNS if view.level in c.levels.split() or c.name in with_text]
+    columns = [pa.field(column.name, column.type, nullable=False) for column in declared]
     kept = view.key_fields if view.aggregates else view.fields
     copied = [pa.field(name, FIELD_TYPES[type_], nullable=name != "file") for name, type_ in kept]
     after = 0 if view.aggregates else 1
-    vectors = [name for own in view.vector_columns for name in ([own, f"{own}_std"] if view.aggregates else [own])]
+    vectors = [name + end for name in view.vector_columns for end in (("", "_std") if view.aggregates else ("",))]
     stored = [field for name in vectors for field in NUMBER_TYPES[view.dtype].fields(name, view.width)]
     if view.has_vector_lists:
         stored = [field.with_type(list_type(field.type)) for field in stored]
@@ -140,7 +145,7 @@ def row_columns(view: ViewSpec, tokens: TokenBlock, vocabulary: pa.StringArray) 
     columns = _level_columns(view, tokens, vocabulary)
     block, place = tokens.text, pa.array(text)
     file, line = block.file_lines(block.line[text])
-    paths = pa.array([printable(own.file.path) for own in block.files])
+    paths = pa.array([printable(file_range.file.path) for file_range in block.files])
     columns |= {"file": paths.take(pa.array(file)), "line": line, "sentence": block.sentence[text]}
     if view.include_text:
         columns["text"] = block.texts.take(place)
@@ -204,12 +209,12 @@ def _level_columns(view: ViewSpec, tokens: TokenBlock, vocabulary: pa.StringArra
         }
     if rows.words is not None:
         words = rows.words
-        own = own_characters(text, rows.text, words.segment, words.start, words.end)
+        characters = own_characters(text, rows.text, words.segment, words.start, words.end)
         return {
             "start": words.start,
             "end": words.end,
             "word_index": words.word_index,
-            "word": pa.array(own, pa.string()),
+            "word": pa.array(characters, pa.string()),
             "num_tokens": np.diff(rows.splits),
         }
     ids = tokens.token_ids[rows.positions]

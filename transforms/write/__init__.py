@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from layerbeam.transforms.encoders import EncoderSource
 from layerbeam.transforms.flow import counters, metrics
-from layerbeam.transforms.flow.block_commit import put_commit
 from layerbeam.transforms.flow.blocks import VectorBlock
 from layerbeam.transforms.flow.commits import Commit, InputFile
 from layerbeam.transforms.flow.stage import StageFn
+from layerbeam.transforms.parts.block_store import BlockStore
 from layerbeam.transforms.parts.part_format import Output
 from layerbeam.transforms.views.view import ViewSpec
 from layerbeam.transforms.write.block import write_parts
@@ -52,19 +52,20 @@ class WriteBlocks(beam.PTransform):
 
     def start(self) -> Callable[[VectorBlock], Iterator[Commit | InputFile]]:
         """The stage as a function."""
-        return functools.partial(self._write, pa.array(self.encoder.vocabulary, pa.string()))
+        return functools.partial(
+            self._write, BlockStore(self.output, self.views), pa.array(self.encoder.vocabulary, pa.string())
+        )
 
-    def _write(self, vocabulary: pa.StringArray, block: VectorBlock) -> Iterator[Commit | InputFile]:
-        output = self.output
+    def _write(self, store: BlockStore, vocabulary: pa.StringArray, block: VectorBlock) -> Iterator[Commit | InputFile]:
         with counters.timed("write"):
-            written = list(write_parts(output, self.views, vocabulary, block))
-            done = [item if isinstance(item, InputFile) else put_commit(output, item) for item in written]
-        for own, item in zip(written, done, strict=True):
-            if isinstance(own, Commit) and isinstance(item, Commit):
+            written = list(write_parts(store, vocabulary, block))
+            done = [item if isinstance(item, InputFile) else store.put(item) for item in written]
+        for ours, item in zip(written, done, strict=True):
+            if isinstance(ours, Commit) and isinstance(item, Commit):
                 for name in (metrics.TOKENS, metrics.UNKNOWN_TOKENS, metrics.TRUNCATED_TEXTS, metrics.DROPPED_TOKENS):
-                    counters.count(name, own.counts[name])
+                    counters.count(name, ours.counts[name])
                 counters.count(metrics.BLOCKS_WRITTEN, 1)
-                counters.count(metrics.WRITTEN_TEXTS, metrics.embedded_texts(own.counts))
-                if item is not own:
-                    counters.count(metrics.blocks_found(item.attempt, output.attempt), 1)
+                counters.count(metrics.WRITTEN_TEXTS, metrics.embedded_texts(ours.counts))
+                if item is not ours:
+                    counters.count(metrics.blocks_found(item.attempt, self.output.attempt), 1)
         yield from done

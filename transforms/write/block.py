@@ -1,9 +1,9 @@
-"""Blocks of vectors written as parts; each gives the commit that `put_commit` writes."""
+"""Blocks of vectors written as parts; each gives the commit that `BlockStore.put` writes."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ from layerbeam.transforms.flow.commits import Commit, InputFile, name_of
 from layerbeam.transforms.flow.layout import REJECTS
 from layerbeam.transforms.hardware import made_with
 from layerbeam.transforms.parts import part_folder
-from layerbeam.transforms.parts.part_format import Output
+from layerbeam.transforms.parts.block_store import BlockStore
 from layerbeam.transforms.parts.write import write_part, write_rejects
 from layerbeam.transforms.views.columns import make_table, texts_of_rows
 from layerbeam.transforms.views.number_types import is_coarse
@@ -66,10 +66,8 @@ def _table_of(view: ViewSpec, block: VectorBlock, vocabulary: pa.StringArray) ->
     return make_table(view, block.tokens, block.vectors[view.name], vocabulary)
 
 
-def write_parts(
-    output: Output, views: Sequence[ViewSpec], vocabulary: pa.StringArray, block: VectorBlock
-) -> Iterator[Commit | InputFile]:
-    """Write the parts and the rejects of one block. Yields what to commit: `put_commit` makes the block done.
+def write_parts(store: BlockStore, vocabulary: pa.StringArray, block: VectorBlock) -> Iterator[Commit | InputFile]:
+    """Write the parts and the rejects of one block. Yields what to commit: `store.put` makes the block done.
 
     If an earlier commit lists parts of the same texts, these stay as they are. A file that has changed since it was
     found gives an `InputFile` with its problem and has no rows. If all files of a block have, there is no commit.
@@ -77,8 +75,8 @@ def write_parts(
     files = block.tokens.text.files
     changed: set[int] = set()
     while len(changed) < len(files):
-        commit = _write_files(output, views, vocabulary, block, changed)
-        found = {number: storage.find_change(own.file) for number, own in enumerate(files) if number not in changed}
+        commit = _write_files(store, vocabulary, block, changed)
+        found = {number: storage.find_change(held.file) for number, held in enumerate(files) if number not in changed}
         changes = {number: change for number, change in found.items() if change is not None}
         yield from changes.values()
         if not changes:
@@ -87,26 +85,24 @@ def write_parts(
         changed |= changes.keys()
 
 
-def _write_files(
-    output: Output, views: Sequence[ViewSpec], vocabulary: pa.StringArray, block: VectorBlock, changed: Collection[int]
-) -> Commit:
+def _write_files(store: BlockStore, vocabulary: pa.StringArray, block: VectorBlock, changed: Collection[int]) -> Commit:
     """The commit of a block's files but those that have changed, after its parts are written."""
-    text = block.tokens.text
+    output, views, text = store.output, store.views, block.tokens.text
     of_files = counts_of_files(block.tokens, vocabulary)
     for view in views:
         of_files |= _count_coarse(view, block) if view.dtype == "int8" else {}
     files = tuple(
-        dataclasses.replace(own, counts={name: int(values[number]) for name, values in of_files.items()})
-        for number, own in enumerate(text.files)
+        dataclasses.replace(file_range, counts={name: int(values[number]) for name, values in of_files.items()})
+        for number, file_range in enumerate(text.files)
         if number not in changed
     )
     name = name_of(files)
-    counts = metrics.total(own.counts for own in files)
+    counts = metrics.total(file_range.counts for file_range in files)
     problem = metrics.unbalanced(counts)
     if problem is not None:
         raise AssertionError(f"{name}: records are missing: {problem}")
     # Other counts mean that a new view adds or rejects texts. Then batches, and so rounding, may differ in all views.
-    earlier = text.earlier
+    earlier = store.find_earlier(text.content_index, text.files)
     is_kept = earlier is not None and earlier.counts.items() <= counts.items()
     parts = dict(earlier.parts) if earlier is not None and is_kept else {}
     for view in views:
@@ -119,7 +115,7 @@ def _write_files(
         if table.num_rows:
             tables = row_groups(view, table) if view.aggregates else [table]
             parts[part_folder(view)] = write_part(output, view, name, *tables)
-    numbers = {own.file.path: number for number, own in enumerate(files)}
+    numbers = {file_range.file.path: number for number, file_range in enumerate(files)}
     rejected = [reject for reject in text.rejected if reject.file in numbers]
     if rejected and REJECTS not in parts:
         parts[REJECTS] = write_rejects(output, name, sorted(rejected, key=lambda reject: numbers[reject.file]))

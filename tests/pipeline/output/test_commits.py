@@ -19,6 +19,7 @@ import layerbeam
 from layerbeam.pipeline.output import commits
 from layerbeam.pipeline.output.catalog import Totals
 from layerbeam.transforms.flow.commits import Commit, FileRange, InputFile, Part, name_of
+from layerbeam.transforms.parts.block_store import BlockStore
 
 FILES = tuple(
     FileRange(InputFile(path, 90, 1.5), 0, 2, 0, 90, "ab" * 32, True, {"records_read": 2, "embedded": 2})
@@ -139,7 +140,7 @@ def test_an_old_part_under_a_new_commit_is_never_taken_for_it(workplace, monkeyp
         raise OSError(5, "killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("layerbeam.transforms.write.put_commit", killed)
+        patch.setattr(BlockStore, "put", killed)
         workplace.drive(status=1)
     part = next(name for name in files if name.startswith("t/"))
     assert workplace.files()[part] == files[part]  # the new part has another name

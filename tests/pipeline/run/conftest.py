@@ -8,7 +8,7 @@ import pytest
 from workplace import Workplace
 
 from layerbeam.transforms import encode
-from layerbeam.transforms.flow.block_commit import put_commit
+from layerbeam.transforms.parts.block_store import BlockStore
 
 
 @pytest.fixture
@@ -30,9 +30,15 @@ def fail_after(workplace: Workplace, monkeypatch: pytest.MonkeyPatch) -> Callabl
     """A run that fails once so many blocks are committed: it leaves the files of a killed one."""
 
     def fail(commits: int) -> None:
-        dies = Mock(wraps=put_commit, side_effect=[*[DEFAULT] * commits, OSError("the worker dies")])
+        dies = Mock(side_effect=[*[DEFAULT] * commits, OSError("the worker dies")])
+        real = BlockStore.put
+
+        def put(self: Any, commit: Any) -> Any:
+            dies()
+            return real(self, commit)
+
         with monkeypatch.context() as patch:
-            patch.setattr("layerbeam.transforms.write.put_commit", dies)
+            patch.setattr(BlockStore, "put", put)
             assert "the worker dies" in workplace.drive(status=1).err
         assert len(list((workplace.folder / "out/_commits").iterdir())) == commits
 

@@ -20,9 +20,8 @@ import layerbeam
 from layerbeam.pipeline.run import engines
 from layerbeam.pipeline.run.build import build
 from layerbeam.transforms import encode, read
-from layerbeam.transforms.flow.block_commit import put_commit
 from layerbeam.transforms.flow.commits import name_of
-from layerbeam.transforms.read.committed import CommittedBlocks
+from layerbeam.transforms.parts.block_store import BlockStore
 from layerbeam.transforms.slice import slices
 
 
@@ -130,13 +129,15 @@ def test_a_bundle_that_dies_in_the_middle_is_resumed(workplace, encoded, monkeyp
     """The third block's worker dies after all its parts, before its commit: that block is encoded twice, no other."""
     raised = []
 
-    def put(output: Any, commit: Any) -> Any:
+    real = BlockStore.put
+
+    def put(self: Any, commit: Any) -> Any:
         if len(encoded) == 3 and not raised:
             raised.append(commit.name)
             raise OSError("the worker dies")
-        return put_commit(output, commit)
+        return real(self, commit)
 
-    monkeypatch.setattr("layerbeam.transforms.write.put_commit", put)
+    monkeypatch.setattr(BlockStore, "put", put)
     workplace.run("--workers", "1", status=1)
     committed = len(list((workplace.folder / "out/_commits").iterdir()))
     assert (committed, len(encoded)) == (2, 3)
@@ -155,15 +156,15 @@ def test_blocks_committed_while_the_run_is_active_are_found(workplace, encoded, 
         (workplace.folder / "out" / name).unlink()
     given = iter(commits[:3])
 
-    real = CommittedBlocks.find
+    real = BlockStore.find
 
-    def find(self: Any, known: Any, files: Any) -> Any:
+    def find(self: Any, content_index: Any, files: Any) -> Any:
         if next(given, None) is not None:
             mine = next(commit for commit in commits if commit["name"] == name_of(files))
             workplace.write(f"out/_commits/{mine['name']}.json", json.dumps(mine | {"attempt": attempt}))
-        return real(self, known, files)
+        return real(self, content_index, files)
 
-    monkeypatch.setattr(CommittedBlocks, "find", find)
+    monkeypatch.setattr(BlockStore, "find", find)
     done = workplace.drive()
     assert len(encoded) == blocks_of(workplace) - 3
     name = "blocks_found_own_attempt" if attempt == 2 else "blocks_found_other_attempt"

@@ -10,7 +10,7 @@ from layerbeam.transforms.encode.block import encode_block, pad_batch
 from layerbeam.transforms.encode.forward import EncodeCost, Forward
 from layerbeam.transforms.encode.isolate import EncoderFailedError, UnencodableTextsError
 from layerbeam.transforms.encode.windows import cut_sequences, cut_windows
-from layerbeam.transforms.flow import coders
+from layerbeam.transforms.flow import stage
 from layerbeam.transforms.flow.blocks import TextBlock, TokenBlock, VectorBlock
 from layerbeam.transforms.settings import EncodeSettings
 from layerbeam.transforms.tokenize.row_index import rows_of
@@ -189,10 +189,10 @@ def test_a_text_in_windows(tokens, batch_tokens):
 
 
 def test_size_of_a_block_is_known_without_pickling(tokens):
-    coders.register()
+    stage.register_coders()
     block = VectorBlock(tokens, {"v": [np.zeros((13, 2), np.float32)]})
     coder = registry.get_coder(VectorBlock)
-    assert isinstance(coder, coders.BlockCoder)
-    assert coder.get_impl().estimate_size(block) == coders.block_bytes(block) >= 13 * 2 * 4
+    assert isinstance(coder, stage.BlockCoder)
+    assert coder.get_impl().estimate_size(block) == stage.block_bytes(block) >= 13 * 2 * 4
     copy = coder.decode(coder.encode(block))
     np.testing.assert_array_equal(copy.tokens.token_ids, tokens.token_ids)

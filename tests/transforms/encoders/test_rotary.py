@@ -15,7 +15,7 @@ from tensor_files import joined
 from weights import same_weights
 
 from layerbeam.transforms.encoders import open_encoder
-from layerbeam.transforms.encoders.aligned import empty_aligned, take_over
+from layerbeam.transforms.encoders.formats.weights import empty_aligned, take_over
 
 QUERY_KEY_VALUE = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 # {a case: {a part of a name as transformers 5 has it: the same part in its authors' files}}

@@ -181,7 +181,7 @@ class Rotary(Architecture):
     def fuse(
         self, weights: Mapping[str, Float32Array], *, num_blocks: int, pooler: bool
     ) -> Iterator[tuple[str, Float32Array]]:
-        own = self.weight_shapes(num_blocks=num_blocks, pooler=pooler)
+        shapes = self.weight_shapes(num_blocks=num_blocks, pooler=pooler)
         scale = np.float32(self.query_scale)
         is_normed = "attention/self/query/LayerNorm" in self.parts
         for name, part in self._names(num_blocks, pooler=pooler):
@@ -196,12 +196,12 @@ class Rotary(Architecture):
             elif part == "attention/self/query":
                 three = [f"{name.removesuffix('query')}{kind}" for kind in ("query", "key", "value")]
                 for leaf in ("kernel", "bias"):
-                    query, *others = (_or_zeros(weights, own, f"{one}/{leaf}") for one in three)
+                    query, *others = (_or_zeros(weights, shapes, f"{one}/{leaf}") for one in three)
                     query = query if is_normed else query * scale
                     yield f"{name.removesuffix('/query')}/{leaf}", np.concatenate([query, *others], axis=-1)
             elif part not in ("attention/self/key", "attention/self/value"):
                 for leaf in ("kernel", "bias"):
-                    yield f"{name}/{leaf}", _or_zeros(weights, own, f"{name}/{leaf}")
+                    yield f"{name}/{leaf}", _or_zeros(weights, shapes, f"{name}/{leaf}")
 
     def embed(self, net: Network, batch: Batch) -> Tensor:
         summed = tf.gather(net.weight(_WORDS), batch.token_ids)
@@ -318,9 +318,9 @@ class Rotary(Architecture):
         return net.layer_norm(name, x) if self.norm == "layer_norm" else net.rms_norm(name, x, self.gamma_from)
 
 
-def _or_zeros(weights: Mapping[str, Float32Array], own: Mapping[str, tuple[int, ...]], name: str) -> Float32Array:
+def _or_zeros(weights: Mapping[str, Float32Array], shapes: Mapping[str, tuple[int, ...]], name: str) -> Float32Array:
     """A weight; for a bias that the architecture does not have, zeros."""
-    return weights[name] if name in own else np.zeros(own[f"{name.removesuffix('bias')}kernel"][-1], np.float32)
+    return weights[name] if name in shapes else np.zeros(shapes[f"{name.removesuffix('bias')}kernel"][-1], np.float32)
 
 
 def _rotate(values: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:

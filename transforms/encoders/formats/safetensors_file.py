@@ -12,9 +12,8 @@ import ml_dtypes  # noqa: F401 - gives NumPy the number type bfloat16
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from layerbeam.transforms.encoders.aligned import empty_aligned
 from layerbeam.transforms.encoders.config_file import EncoderError, open_regular
-from layerbeam.transforms.encoders.formats.weights import Tensor
+from layerbeam.transforms.encoders.formats.weights import Tensor, empty_aligned
 from layerbeam.transforms.flow.blocks import Float32Array
 
 # {a number type of floats, as safetensors names it: NumPy's name}

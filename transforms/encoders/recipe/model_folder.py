@@ -122,8 +122,8 @@ def cut_length(folder: Path, transformer: JsonFile) -> int:
     if config.fields.get("model_type") in _SHIFTED_POSITIONS:
         padding = config.get("pad_token_id", "null or an integer from 0 up", least=0)
         positions -= 1 + (1 if padding is None else padding)
-    own = transformer.get("max_seq_length", LENGTH, least=3)
-    return min(own or tokenizer.get("model_max_length", LENGTH, least=3) or positions, positions)
+    length = transformer.get("max_seq_length", LENGTH, least=3)
+    return min(length or tokenizer.get("model_max_length", LENGTH, least=3) or positions, positions)
 
 
 def check_side(folder: Path) -> None:
