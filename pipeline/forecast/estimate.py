@@ -1,4 +1,4 @@
-"""What is left to do of a corpus, counted in slices of it: for `plan`, and for what `run` prints before it starts."""
+"""What is left to do of a corpus, by draws of it: for `plan`, and for what `run` prints before it starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -19,17 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from layerbeam.pipeline.config.job import Job
-from layerbeam.pipeline.console import size_text
+from layerbeam.pipeline.console import count_noun, size_text
 from layerbeam.pipeline.dataset.summary import count_words, token_notes
-from layerbeam.pipeline.forecast.sampling import (
-    PACKED,
-    Budget,
-    SampledSlice,
-    Total,
-    draw_slices,
-    has_slices,
-    read_slices,
-)
+from layerbeam.pipeline.forecast.sampling import Budget, Draw, Sampling, has_records
 from layerbeam.pipeline.output.work import PendingWork
 from layerbeam.transforms import storage
 from layerbeam.transforms.encode.batching import equal_texts, padded_shape, plan_batches
@@ -45,7 +37,7 @@ from layerbeam.transforms.views.view import ViewSpec
 from layerbeam.transforms.write.block import counts_of_files
 
 # For `run`: read in some tenths of a second.
-RUN_BUDGET = Budget(2 << 20, 256, slice_bytes=1 << 16)
+RUN_BUDGET = Budget(2 << 20, 256, range_bytes=1 << 16)
 
 # Statistics of a block, in addition to the counters of `layerbeam.transforms.flow.metrics`.
 TEXTS, TEXT_BYTES = "texts", "text_bytes"
@@ -60,10 +52,19 @@ _STANDARD_ERRORS = 2.0
 
 @dataclasses.dataclass(frozen=True)
 class Statistic:
-    """An estimated total. `margin`: two standard errors, as far as the blocks of the sample differ; 0 if counted."""
+    """An estimated total. `margin`: two standard errors, as far as the draws differ; 0 if counted."""
 
     value: float
     margin: float = 0.0
+
+    @staticmethod
+    def of(totals: npt.NDArray[np.float64], sizes: npt.NDArray[np.float64]) -> Statistic:
+        """The sum of what each draw stands for. `sizes`: bytes of text."""
+        value, num_draws = float(totals.sum()), len(totals)
+        # A draw that is alone says nothing about others.
+        differences = totals - value * sizes / max(sizes.sum(), 1) if num_draws > 1 else totals
+        correction = num_draws / max(num_draws - 1, 1)
+        return Statistic(value, _STANDARD_ERRORS * math.sqrt(correction * float(differences @ differences)))
 
     def rounded(self) -> Statistic:
         return Statistic(round(self.value), round(self.margin))
@@ -71,15 +72,14 @@ class Statistic:
 
 @dataclasses.dataclass
 class CountedBlock:
-    """A block of the sample. `weight`: how many such blocks are left to do. `slice`: the number of its slice.
+    """A block of the sample. `weight`: how many such blocks are left to do. `draw`: the number of its draw.
 
     `records`: without those that have no rows; with all rejects. `distinct`: the records of it with a text that equals
     no earlier one. `lengths`: the tokens of each text, or context, with special tokens, before truncation. `keys`:
     for each view of word types, how often the block has each key.
     """
 
-    kind: str
-    slice: int
+    draw: int
     weight: float
     records: TextBlock
     distinct: Int64Array
@@ -93,33 +93,31 @@ class CountedBlock:
 
 @dataclasses.dataclass
 class Estimate:
-    """What is left to do in the input files, by a sample of slices.
+    """What is left to do in the input files, by draws.
 
-    `skipped`: files that cannot be read. `seconds`: of one core, for reading and tokenizing the sample.
+    `draw_bytes`: of text that each of the D draws stands for, float64 [D]. `skipped`: files that cannot be read.
+    `seconds`: of one core, for reading and tokenizing the sample.
     """
 
     blocks: list[CountedBlock]
     views: Sequence[ViewSpec]
+    draw_bytes: npt.NDArray[np.float64]
     num_blocks: int
-    num_slices: int
     files: frozenset[str]
     skipped: list[InputFile]
     is_whole: bool
     seconds: float
 
+    @property
+    def num_draws(self) -> int:
+        return len(self.draw_bytes)
+
     def statistic(self, name: str) -> Statistic:
         """The total of a statistic."""
-        variance = 0.0
-        for kind in {block.kind for block in self.blocks}:
-            blocks = [block for block in self.blocks if block.kind == kind]
-            weights = np.array([block.weight for block in blocks])
-            values, sizes = (np.array([block[key] for block in blocks]) for key in (name, TEXT_BYTES))
-            ratio = float(weights @ values) / max(float(weights @ sizes), 1)
-            # A block that is alone says nothing about others.
-            differences = weights * (values - ratio * sizes) if len(blocks) > 1 else weights * values
-            correction = len(blocks) / max(len(blocks) - 1, 1) * (1 - 1 / weights.clip(1))
-            variance += float((correction * differences**2).sum())
-        return Statistic(self.sum(name), _STANDARD_ERRORS * math.sqrt(variance))
+        totals = np.zeros(self.num_draws)
+        for block in self.blocks:
+            totals[block.draw] += block.weight * block[name]
+        return Statistic(float(totals.sum())) if self.is_whole else Statistic.of(totals, self.draw_bytes)
 
     def sum(self, name: str) -> float:
         return float(sum(block.weight * block[name] for block in self.blocks))
@@ -157,11 +155,11 @@ class Estimate:
         if self.is_whole or not found:
             return Statistic(frequent)
         # The share of the frequent ones hardly depends on the size of a corpus.
-        in_slices = [set[tuple[object, ...]]() for _ in range(self.num_slices)]
+        in_draws = [set[tuple[object, ...]]() for _ in range(self.num_draws)]
         for block in self.blocks:
-            in_slices[block.slice] |= block.keys[view.name].keys()
-        times = rows.value / found.total()
-        value = grown_types(collections.Counter(itertools.chain(*in_slices)).values(), self.num_slices, times)
+            in_draws[block.draw] |= block.keys[view.name].keys()
+        draws_of_types = collections.Counter(itertools.chain(*in_draws)).values()
+        value = grown_types(draws_of_types, self.num_draws, rows.value / found.total())
         return Statistic(value * frequent / len(found), (value - len(found)) / 2)
 
     def vectors(self, view: ViewSpec) -> Statistic:
@@ -187,31 +185,30 @@ class Estimate:
         }
 
 
-def grown_types(slices_of_types: Collection[int], num_slices: int, times: float) -> float:
-    """The types in a corpus so many times as large as a sample, from the number of slices that have each type.
+def grown_types(draws_of_types: Collection[int], num_draws: int, times: float) -> float:
+    """The types in a corpus so many times as large as some draws, from the number of draws that have each type.
 
-    The curve of types over slices says by what power of the text they grow, and how much that falls with each doubling;
-    it goes on like that.
+    The types in a quarter, a half and all of the draws say by what power of the text they grow, and how much that falls
+    with each doubling; it goes on like that.
 
     >>> round(grown_types([8] * 100, 8, 4.0)), round(grown_types([1] * 100, 8, 4.0))
     (100, 400)
     """
-    counts = np.bincount(list(slices_of_types), minlength=num_slices + 1)
+    counts = np.bincount(list(draws_of_types), minlength=num_draws + 1)
 
     def types_in(some: int) -> float:
-        """The mean number of types in so many of the slices."""
-        missed = [math.comb(num_slices - number, some) / math.comb(num_slices, some) for number in range(len(counts))]
+        """The mean number of types in so many of the draws."""
+        missed = [math.comb(num_draws - number, some) / math.comb(num_draws, some) for number in range(len(counts))]
         return float(counts @ (1 - np.array(missed)))
 
-    types = types_in(num_slices)
-    if num_slices < 2:
-        return types * math.sqrt(times)
-    half, quarter = types_in(num_slices // 2), types_in(num_slices // 4)
-    power = math.log2(types / half) / math.log2(num_slices / (num_slices // 2))
-    before = math.log2(half / quarter) / math.log2((num_slices // 2) / (num_slices // 4)) if quarter else power
-    fall, doublings = min(power / before, 1.0) if before else 1.0, math.log2(max(times, 1.0))
-    whole = int(doublings)
-    exponent = sum(fall**number for number in range(1, whole + 1)) + (doublings - whole) * fall ** (whole + 1)
+    types, doublings = types_in(num_draws), math.log2(max(times, 1.0))
+    if num_draws < 2:
+        return types * 2 ** (doublings / 2)
+    half, quarter = types_in(num_draws // 2), types_in(num_draws // 4)
+    power = math.log2(types / half) / math.log2(num_draws / (num_draws // 2))
+    before = math.log2(half / quarter) / math.log2((num_draws // 2) / (num_draws // 4)) if quarter else power
+    fall = min(power / before, 1.0) if before else 1.0
+    exponent = doublings if fall == 1 else fall * (1 - fall**doublings) / (1 - fall)
     return float(types * 2 ** (power * exponent))
 
 
@@ -223,7 +220,7 @@ class BlockCounter:
         self._tokenize = Tokenizer(job.encoder, job.views, job.sequences)
         self._vocabulary = pa.array(job.encoder.vocabulary, pa.string())
 
-    def __call__(self, block: TextBlock, kind: str, number: int) -> CountedBlock:
+    def __call__(self, block: TextBlock, draw: int) -> CountedBlock:
         job = self._job
         tokens = self._tokenize(block)
         contexts = tokens.contexts
@@ -257,7 +254,7 @@ class BlockCounter:
         records.rejected = tokens.text.rejected
         with_distinct = np.flatnonzero(np.isin(records.line, tokens.text.line[is_distinct]))
         lengths = self._lengths(block, tokens)
-        return CountedBlock(kind, number, 1.0, records, with_distinct, statistics, lengths, keys)
+        return CountedBlock(draw, 1.0, records, with_distinct, statistics, lengths, keys)
 
     def _lengths(self, block: TextBlock, tokens: TokenBlock) -> Int64Array:
         """int64 [C]: all tokens of what is encoded, also of a text that is truncated, or rejected as too long."""
@@ -298,35 +295,50 @@ def _text_bytes(block: TextBlock, *, parquet: bool) -> int:
 
 
 def estimate(job: Job, work: PendingWork, budget: Budget = RUN_BUDGET, seed: int = 0) -> Estimate:
-    """Read slices of the files that are left to do, and count what they hold."""
+    """Draw from the files that are left to do, and count what the draws hold."""
     count, started = BlockCounter(job), time.process_time()
     deadline = time.monotonic() + budget.seconds
     if any(view.aggregates for view in job.views):  # the rows of their parts depend on the size of a block
-        budget = dataclasses.replace(budget, slice_bytes=None)
-    draws, totals = draw_slices(job, work.to_read, budget, seed)
-    slices, blocks = list[SampledSlice](), list[CountedBlock]()
-    is_whole = True
-    with contextlib.closing(read_slices(job, draws, budget)) as sampled:
-        for slice_ in sampled:
+        budget = dataclasses.replace(budget, range_bytes=None)
+    sampling = Sampling(job, work.to_read, budget, seed)
+    draws, blocks = list[Draw](), list[CountedBlock]()
+    is_whole = sampling.is_whole
+    with contextlib.closing(sampling.read()) as read:
+        for draw in read:
             if time.monotonic() > deadline and sum(block[TEXT_BYTES] for block in blocks) > budget.least_bytes:
                 is_whole = False
                 break
-            blocks += [count(block, slice_.kind, len(slices)) for block in slice_.blocks]
-            slices.append(dataclasses.replace(slice_, blocks=()))
-    is_whole &= all(slice_.scale <= 1 for slice_ in slices)
-    is_whole &= sum(slice_.size for slice_ in slices) >= 0.999 * sum(total.size for total in totals.values())
-    num_blocks = _weigh(blocks, slices, totals)
-    num_empty = sum(not has_slices(file, job.records) for file in work.to_read)
+            blocks += [count(block, len(draws)) for block in draw.blocks]
+            draws.append(dataclasses.replace(draw, blocks=()))
+    is_whole &= not any(draw.is_cut_off for draw in draws)
+    weights = np.ones(len(draws)) if is_whole else _weights(draws, sampling)
+    for block in blocks:
+        block.weight = float(weights[block.draw])
+    in_draws = np.bincount([block.draw for block in blocks], minlength=len(draws))
+    more = float(weights @ (in_draws - [draw.slices for draw in draws]))
+    num_blocks = len(blocks) if is_whole else sampling.num_slices + max(round(more), 0)
     return Estimate(
         blocks,
         job.views,
-        num_blocks=(len(blocks) if is_whole else max(round(num_blocks), len(blocks))) + num_empty,
-        num_slices=len(slices),
-        files=frozenset(path for slice_ in slices for path in slice_.files),
-        skipped=[file for slice_ in slices for file in slice_.skipped],
+        draw_bytes=weights * [draw.found for draw in draws],
+        num_blocks=num_blocks + sum(not has_records(file, job.records) for file in work.to_read),
+        files=frozenset(path for draw in draws for path in draw.files),
+        skipped=[file for draw in draws for file in draw.skipped],
         is_whole=is_whole,
         seconds=time.process_time() - started,
     )
+
+
+def _weights(draws: Sequence[Draw], sampling: Sampling) -> npt.NDArray[np.float64]:
+    """How many times what each draw read is left to do: the same number of bytes for each."""
+    hits, sizes, found = (
+        np.array([getattr(draw, name) for draw in draws], float) for name in ("hits", "size", "found")
+    )
+    # Compressed files may hold more text than was expected, or less.
+    compressed = hits * [draw.is_compressed for draw in draws]
+    more = float(compressed @ (found / sizes)) / (compressed.sum() or 1)
+    left = sampling.plain_bytes + sampling.compressed_bytes * (more or 1)
+    return hits / sizes * left / max(float(hits @ (found / sizes)), 1e-9)
 
 
 def notes_of(sample: Estimate, job: Job) -> list[str]:
@@ -336,29 +348,24 @@ def notes_of(sample: Estimate, job: Job) -> list[str]:
     return [f"in the texts that were read: {line}" for line in lines]
 
 
-def _weigh(blocks: Sequence[CountedBlock], slices: Sequence[SampledSlice], totals: Mapping[str, Total]) -> float:
-    """Set how many blocks each one stands for, by the bytes of its slice; returns the number of all blocks.
+def num_changed(work: PendingWork) -> int:
+    """How many files have changed since the folder has rows of them, or have new names while others are missing."""
+    catalog, paths = work.catalog, set[str]()
+    if not catalog.has_rows:
+        return 0
+    for file in work.to_read:
+        paths |= set() if len(file.done.ranges) else {one.path for one in (file.file, *file.others)}
+    recorded = {path for path, _ in catalog.versions()}
+    unchanged = catalog.invalid() | {packed.file.path for packed in catalog.packed(paths)}
+    return len(paths & recorded - unchanged) + min(len(paths - recorded), len(work.missing) + len(work.pruned))
 
-    That is as many as the slices are, and as many more as in the sample.
+
+def changed_text(number: int) -> str:
     """
-    points, sizes = collections.Counter[str](), collections.defaultdict[str, float](float)
-    for slice_ in slices:
-        points[slice_.kind] += slice_.points
-        sizes[slice_.kind] += slice_.size
-    in_slice = collections.Counter(block.slice for block in blocks)
-    num_blocks, weights = float(sum(total.slices for total in totals.values())), list[float]()
-    for number, slice_ in enumerate(slices):
-        size = totals[slice_.kind].size
-        if slice_.points:
-            weight = size / slice_.size * slice_.points / points[slice_.kind]
-        else:
-            weight = 1.0 if sizes[slice_.kind] > 0.999999 * size else size / sizes[slice_.kind]
-        in_whole = in_slice[number] * (1 if slice_.kind == PACKED else slice_.scale)
-        num_blocks += weight * (in_whole - slice_.slices)
-        weights.append(weight * slice_.scale)
-    for block in blocks:
-        block.weight = weights[block.slice]
-    return num_blocks
+    >>> changed_text(1)
+    '1 file changed or moved; rows of bytes or texts that the folder has are copied'
+    """
+    return f"{count_noun(number, 'file')} changed or moved; rows of bytes or texts that the folder has are copied"
 
 
 def value_bytes(view: ViewSpec) -> float:

@@ -1,11 +1,9 @@
-"""Slices of the input drawn at random, and read as a run reads them.
+"""Draws: random bytes of what is left to do, each read with the range around it as a run reads it.
 
-Points are spread over the bytes that are left to do, with the files in their order; each point draws the slice that
-holds it. Compressed files are drawn apart from the others, because a byte of them stands for more text. Input that fits
-in the budget is read whole.
-
-What one thread reads alone (a compressed file, a CSV file, a large row group, a file of which `input.limit` leaves the
-first records) is read from its start, a slice's worth of text for each point.
+The files lie one after the other on a line, and the draws are spread evenly over it. A range is a part of a plain file,
+row groups of Parquet, some files of a pack, or the next text from the start of what one thread reads alone: a
+compressed file, a CSV file, a file of which `input.limit` leaves the first records. Input that fits in the budget is
+read whole.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from types import SimpleNamespace
 from typing import BinaryIO, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from layerbeam.pipeline.config.job import Job
 from layerbeam.transforms import storage
@@ -33,13 +30,13 @@ from layerbeam.transforms.read.block import read_blocks
 from layerbeam.transforms.settings import RecordFormat
 from layerbeam.transforms.slice.slices import FileToRead, cut_file, join_small_files
 
-PLAIN, PACKED, LIMITED = "plain", "packed", "limited"  # kinds of files; others are the endings of compressed ones
 _COMPRESSION = 4  # bytes of text per byte of a compressed file, before anything is read
+_MOST_COMPRESSION = 16  # a file with more of them is not read whole
 _RECORD_BYTES = 256  # of a file of which only some records are read
-_PACKED_FILES = 64  # of a pack that are read, unless all of the input is
-_STORED_READ_BYTES = 1 << 6  # up to 2 MiB of text in Zstandard, 46 MB in bzip2
-# The least text that is read of a compressed file: how much of it that is, is known the better the more was read.
-_COMPRESSED_BYTES = 1 << 20
+_PACKED_FILES = 64  # of a pack that a draw reads
+# So much text of a compressed file says how much there is in all. Small reads tell closely how many stored bytes gave
+# it: each gives up to 2 MiB in Zstandard, 46 MB in bzip2.
+_UNPACKED_BYTES, _STORED_READ_BYTES = 1 << 20, 1 << 6
 _READERS = 8  # threads that wait for object stores
 # Multiples of it, modulo 1, are spread evenly, however many they are.
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
@@ -49,265 +46,40 @@ GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 class Budget:
     """The limits of a sample: bytes of text and files.
 
-    `slice_bytes`: of a slice, if not all is read; None: as in the run. `seconds`: so long, slices are read; and until
-    they have `least_bytes`.
+    `range_bytes`: of a draw; None: of a slice of the run. `seconds`: so long, draws are read; and until they have
+    `least_bytes`.
     """
 
     text_bytes: int
     files: int
-    slice_bytes: int | None = None
+    range_bytes: int | None = None
     seconds: float = math.inf
     least_bytes: int = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-    """Slices of one file to read: those that hold `points`, from 0 to 1 in what is left to do; None: all of them.
+    """What was read of a range.
 
-    `text_bytes`: the most to read of a slice, for each point.
-    """
-
-    order: float
-    kind: str
-    work: FileToRead
-    points: tuple[float, ...] | None
-    text_bytes: float
-
-
-@dataclasses.dataclass(frozen=True)
-class SampledSlice:
-    """The blocks that were read of a slice.
-
-    `points`: how many drew it; 0 if all slices are read. `size`: its stored bytes that are left to do. `slices`: its
-    share of the slices of its file, by bytes. `scale`: how many times as much is left to do in it as was read.
+    `size`: bytes of text, as expected before it was read; `found`: as read. `hits`: how many draws it counts for; its
+    size, if all is read. `slices`: its share of the slices of its file. `is_cut_off`: whether there is more of it.
     `skipped`: the files that cannot be read.
     """
 
-    kind: str
     files: tuple[str, ...]
-    points: int
+    is_compressed: bool
     size: float
-    slices: float
+    found: float
+    hits: float
+    slices: float = 1.0
     blocks: tuple[TextBlock, ...] = ()
-    scale: float = 1.0
+    is_cut_off: bool = False
     skipped: tuple[InputFile, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Total:
-    """The stored bytes that are left to do in all files of a kind, and the slices that these are cut into."""
-
-    size: int
-    slices: int
-
-
-def has_slices(work: FileToRead, record_format: RecordFormat) -> bool:
+def has_records(work: FileToRead, record_format: RecordFormat) -> bool:
     """Whether a file can have records. An empty one has none, but is not valid as a compressed or Parquet file."""
     return bool(work.file.size) or storage.is_compressed(work.file.path) or record_format.format == "parquet"
-
-
-def draw_slices(
-    job: Job, files: Sequence[FileToRead], budget: Budget, seed: int
-) -> tuple[list[Draw], dict[str, Total]]:
-    """(what to read, in a random order; what is left to do, by kind of file)."""
-    kinds: dict[str, list[FileToRead]] = collections.defaultdict(list)
-    for work in join_small_files(files, job.limits, job.records):
-        if has_slices(work, job.records):
-            kinds[_kind_of(work)].append(work)
-    slice_bytes = budget.slice_bytes or job.limits.text_bytes
-    totals = {
-        kind: Total(sum(map(bytes_left, works)), sum(_num_slices(job, work, slice_bytes) for work in works))
-        for kind, works in kinds.items()
-    }
-    texts = {kind: total.size * (_COMPRESSION if kind.startswith(".") else 1) for kind, total in totals.items()}
-    num_files = sum(1 + len(work.others) for works in kinds.values() for work in works)
-    is_whole = num_files <= budget.files and sum(texts.values()) <= budget.text_bytes
-    rng = np.random.default_rng(seed)
-    draws: list[Draw] = []
-    for kind, works in kinds.items():
-        share = budget.text_bytes * texts[kind] / sum(texts.values())
-        if is_whole:
-            # A file that expands further than most is read at its start only.
-            most = max(slice_bytes, 4 * texts[kind])
-            draws += [Draw(float(rng.random()), kind, work, None, most) for work in works]
-        else:
-            draws += _draw_points(job, kind, works, share, budget, float(rng.random()))
-    return sorted(draws, key=lambda draw: draw.order), totals
-
-
-def _draw_points(
-    job: Job, kind: str, works: list[FileToRead], share: float, budget: Budget, start: float
-) -> Iterator[Draw]:
-    """The draws of one kind of files, so many that about `share` bytes of text are read. Points in one slice meet."""
-    slice_bytes = budget.slice_bytes or job.limits.text_bytes
-    sizes = np.array([bytes_left(work) for work in works], float)
-    all_files = np.array([1 + len(work.others) for work in works])
-    num_files = np.minimum(all_files, _PACKED_FILES)
-    # What a point reads: large files have more points, and of a pack some files are read.
-    read_bytes = float((sizes * np.minimum(sizes * num_files / all_files, slice_bytes)).sum() / sizes.sum())
-    read_files = float((sizes * num_files).sum() / sizes.sum())
-    num_points = int(np.clip(share / read_bytes, 2, max(budget.files / read_files, 2)))
-    ends = np.cumsum(sizes)
-    places = (start + GOLDEN_RATIO * np.arange(num_points)) % 1 * ends[-1]
-    drawn = np.minimum(np.searchsorted(ends, places, side="right"), len(works) - 1)
-    within = np.clip(1 - (ends[drawn] - places) / sizes[drawn], 0, 1 - 1e-12)
-    together: dict[tuple[int, int], list[tuple[float, float]]] = collections.defaultdict(list)
-    for number, (index, point) in enumerate(zip(drawn.tolist(), within.tolist(), strict=True)):
-        place = int(point * sizes[index] / slice_bytes) if _is_cut(job, works[index]) else 0
-        together[index, place].append((number / num_points, point))
-    for (index, _), points in together.items():
-        yield Draw(points[0][0], kind, works[index], tuple(point for _, point in points), slice_bytes)
-
-
-def read_slices(job: Job, draws: Sequence[Draw], budget: Budget) -> Generator[SampledSlice, None, None]:
-    """The slices of these draws, in their order, read ahead by some threads."""
-    slice_bytes = budget.slice_bytes or job.limits.text_bytes
-    readers = ThreadPoolExecutor(_READERS)
-    ahead = collections.deque[Future[list[SampledSlice]]]()
-    try:
-        for draw in draws:
-            ahead.append(readers.submit(_read_draw, job, draw, slice_bytes))
-            if len(ahead) > _READERS:
-                yield from ahead.popleft().result()
-        for slices in ahead:
-            yield from slices.result()
-    finally:
-        readers.shutdown(cancel_futures=True)
-
-
-def _read_draw(job: Job, draw: Draw, slice_bytes: int) -> list[SampledSlice]:
-    work, found = draw.work, list[SampledSlice]()
-    try:
-        ranges, sizes = _ranges_of(job, work, None if draw.points is None else slice_bytes)
-    except OSError as error:
-        unreadable = InputFile.unreadable(work.file.path, storage.reason_of(error))
-        path, size, points = (work.file.path,), float(bytes_left(work)), len(draw.points or ())
-        return [SampledSlice(draw.kind, path, points, size, 1, skipped=(unreadable,))]
-    places = np.array(draw.points or ()) * sizes.sum()
-    hits = collections.Counter(np.searchsorted(np.cumsum(sizes), places, side="right").tolist() if ranges else ())
-    for number in range(len(ranges)) if draw.points is None else sorted(hits):
-        size = float(sizes[number])
-        slice_ = Slice(work.file, *ranges[number], 0, work.max_records, others=work.others)
-        step = -(-len(slice_.others) // (_PACKED_FILES * hits[number])) if hits else 1
-        packed = slice_.others[int((draw.points or (0,))[0] * step) :: step or 1]
-        part = dataclasses.replace(slice_, others=packed)
-        blocks, scale, skipped = _read_slice(job, work, part, draw.text_bytes * max(hits[number], 1))
-        files = tuple(file.path for file in (part.file, *packed))
-        scale *= slice_.size / max(part.size, 1) if packed else 1
-        share = size / bytes_left(work) * _num_slices(job, work, slice_bytes)
-        found.append(SampledSlice(draw.kind, files, hits[number], size, share, tuple(blocks), scale, tuple(skipped)))
-    return found
-
-
-def _ranges_of(
-    job: Job, work: FileToRead, slice_bytes: int | None
-) -> tuple[list[tuple[int, int | None]], npt.NDArray[np.float64]]:
-    """The ranges of a file with something left to do, and the stored bytes that are left in each.
-
-    Those of a file of many gigabytes are larger, so that they are at most 65,536. `slice_bytes`: None: what is left to
-    do between blocks that are done, or the slices of a Parquet file.
-    """
-    if job.records.format == "parquet" and work.max_records is None:
-        piece_bytes = slice_bytes or job.limits.text_bytes
-        ranges: list[tuple[int, int | None]] = [
-            (start, end) for start, end, _ in parquet.find_pieces(work.file, piece_bytes, job.records)
-        ]
-    elif slice_bytes is None and _is_cut(job, work):
-        edges = [0, *work.done.ranges.ravel().tolist(), work.file.size]
-        ranges = [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
-    else:
-        most = max(slice_bytes, work.file.size >> 16) if slice_bytes else max(work.file.size, 1)
-        ranges = [(start, end) for _, start, end in cut_file(work, most, job.records)]
-    sizes = np.ones(len(ranges))
-    if not work.others and all(end for _, end in ranges):
-        sizes = _left_between(work, *np.array(ranges, np.int64).reshape(-1, 2).T).astype(np.float64)
-    left = np.flatnonzero(sizes > 0)
-    sizes = sizes[left] * (bytes_left(work) / max(sizes.sum(), 1))
-    return ranges if len(left) == len(ranges) else [ranges[number] for number in left], sizes
-
-
-def _left_between(work: FileToRead, start: Int64Array, end: Int64Array) -> Int64Array:
-    """The bytes of each range that no committed block covers."""
-    done = work.done.ranges
-    before = np.append(0, np.cumsum(done[:, 1] - done[:, 0]))
-
-    def done_before(place: Int64Array) -> Int64Array:
-        number = np.searchsorted(done[:, 0], place, side="right")
-        beyond = np.where(number > 0, np.append(done[:, 1], 0)[number - 1] - place, 0)
-        return np.asarray(before[number] - beyond.clip(0), np.int64)
-
-    return end - start - (done_before(end) - done_before(start))
-
-
-def _read_slice(
-    job: Job, work: FileToRead, slice_: Slice, most: float
-) -> tuple[list[TextBlock], float, list[InputFile]]:
-    """(blocks with up to `most` bytes of text, how many times as much is left to do, files that cannot be read)."""
-    blocks, skipped, done = list[TextBlock](), list[InputFile](), work.done.ranges
-    read = 0
-    if slice_.end is None:
-        most = max(most, _COMPRESSED_BYTES)
-    try:
-        if slice_.start > 0 and job.records.format != "parquet":
-            refuse_other_content(read_head(slice_.file.path), job.records)
-    except OSError as error:
-        return [], 1.0, [InputFile.unreadable(slice_.file.path, storage.reason_of(error))]
-    for item in read_blocks(slice_, job.limits, job.records):
-        if isinstance(item, InputFile):
-            skipped.append(item)
-            continue
-        block = cast(TextBlock, item)  # no commit is looked up
-        first, end = block.files[0].first_byte, block.files[-1].end_byte
-        if not ((done[:, 0] <= first) & (end <= done[:, 1])).any():
-            blocks.append(block)
-            read += max(end - first, block.texts.nbytes)  # a dictionary of Parquet holds much text in few bytes
-        if read >= most:
-            return blocks, _scale(work, slice_, blocks, end), skipped
-    return blocks, 1.0, skipped
-
-
-def _scale(work: FileToRead, slice_: Slice, blocks: Sequence[TextBlock], position: int) -> float:
-    """How many times as much is left to do in a slice as in these blocks of it. `position`: where reading ended."""
-    if slice_.max_records is not None:
-        records = sum(block.total(metrics.RECORDS) for block in blocks)
-        return max(slice_.max_records - work.done.records, 1) / max(records, 1)
-    read = sum(block.num_bytes for block in blocks)
-    if slice_.end is None:
-        left = position / _stored_share(slice_.file, position) - work.done.num_bytes
-    else:
-        left = int(_left_between(work, np.array([slice_.start]), np.array([slice_.end]))[0])
-    return max(left / max(read, 1), 1.0)
-
-
-def _stored_share(file: InputFile, text_bytes: int) -> float:
-    """The share of a compressed file that holds its first bytes of text."""
-    with storage.open_binary(file.path) as opened:
-        # Small reads: the position then tells closely how many stored bytes gave this much text.
-        small_reads = SimpleNamespace(read=lambda size: opened.read(min(size, _STORED_READ_BYTES)))
-        unpacked = 0
-        for data in storage.read_chunks(cast(BinaryIO, small_reads), file.path):
-            unpacked += len(data)
-            if unpacked >= text_bytes:
-                break
-        return min(opened.tell() / max(file.size, 1) * text_bytes / max(unpacked, 1), 1.0) or 1.0
-
-
-def _num_slices(job: Job, work: FileToRead, slice_bytes: int) -> int:
-    """The slices that a file is cut into, as far as its size tells."""
-    return -(-bytes_left(work) // slice_bytes) if _is_cut(job, work) else 1
-
-
-def _is_cut(job: Job, work: FileToRead) -> bool:
-    """Whether a file is cut into ranges of bytes, whatever it holds."""
-    return _kind_of(work) == PLAIN and INPUT_FORMATS[job.records.format].is_seekable(job.records)
-
-
-def _kind_of(work: FileToRead) -> str:
-    if work.max_records is not None:
-        return LIMITED
-    if work.others:
-        return PACKED
-    return os.path.splitext(work.file.path)[1] if storage.is_compressed(work.file.path) else PLAIN
 
 
 def bytes_left(work: FileToRead) -> int:
@@ -316,3 +88,202 @@ def bytes_left(work: FileToRead) -> int:
     if work.max_records is not None:
         return max(min(size, work.max_records * _RECORD_BYTES), 1)
     return max(size if storage.is_compressed(work.file.path) else size - work.done.num_bytes, 1)
+
+
+class Sampling:
+    """Draws of what is left to do in some files.
+
+    `is_whole`: all of it is read. `plain_bytes`, `compressed_bytes`: of text, as expected, in files of either sort.
+    `num_slices`: those of all files.
+    """
+
+    def __init__(self, job: Job, files: Sequence[FileToRead], budget: Budget, seed: int) -> None:
+        self._job, self._range_bytes = job, budget.range_bytes or job.limits.text_bytes
+        works = [work for work in join_small_files(files, job.limits, job.records) if has_records(work, job.records)]
+        works.sort(key=_kind)  # the draws are spread evenly over each kind, too
+        self.plain_bytes = sum(_size(work) for work in works if not _kind(work))
+        self.compressed_bytes = sum(_size(work) for work in works if _kind(work))
+        self.num_slices = sum(map(self._num_slices, works))
+        num_files = sum(1 + len(work.others) for work in works)
+        self.is_whole = num_files <= budget.files and self.plain_bytes + self.compressed_bytes <= budget.text_bytes
+        rng = np.random.default_rng(seed)
+        # Files, each with the places that were drawn, from 0 to 1 in what is left to do of it; () for all.
+        self._to_read: list[tuple[FileToRead, tuple[float, ...]]]
+        if self.is_whole:
+            self._to_read = [(works[number], ()) for number in rng.permutation(len(works)).tolist()]
+        else:
+            self._to_read = list(self._draw(works, budget, float(rng.random())))
+
+    def _draw(
+        self, works: list[FileToRead], budget: Budget, start: float
+    ) -> Iterator[tuple[FileToRead, tuple[float, ...]]]:
+        """So many draws that the budget is read. Those that read the same are one."""
+        sizes = np.array([_size(work) for work in works], float)
+        all_files = np.array([1 + len(work.others) for work in works])
+        num_files, shares = np.minimum(all_files, _PACKED_FILES), sizes / sizes.sum()
+        read_bytes = float(shares @ np.minimum(sizes * num_files / all_files, self._range_bytes))
+        most = max(budget.files / float(shares @ num_files), 2)
+        num_draws = int(np.clip(budget.text_bytes / read_bytes, 2, most))
+        ends = np.cumsum(sizes)
+        points = (start + GOLDEN_RATIO * np.arange(num_draws)) % 1 * ends[-1]
+        drawn = np.minimum(np.searchsorted(ends, points, side="right"), len(works) - 1)
+        within = np.clip(1 - (ends[drawn] - points) / sizes[drawn], 0, 1 - 1e-12)
+        together = collections.defaultdict[tuple[int, int], list[float]](list)
+        for index, place in zip(drawn.tolist(), within.tolist(), strict=True):
+            work = works[index]
+            at = self._range_at(work, place)[0] if self._is_cut(work) else int(place * _step(work))
+            together[index, at].append(place)
+        for (index, _), places in together.items():
+            yield works[index], tuple(places)
+
+    def read(self) -> Generator[Draw, None, None]:
+        """What the draws read, in a random order, ahead of the caller by some threads."""
+        readers = ThreadPoolExecutor(_READERS)
+        ahead = collections.deque[Future[list[Draw]]]()
+        try:
+            for work, places in self._to_read:
+                ahead.append(readers.submit(self._read_places, work, places))
+                if len(ahead) > _READERS:
+                    yield from ahead.popleft().result()
+            for draws in ahead:
+                yield from draws.result()
+        finally:
+            readers.shutdown(cancel_futures=True)
+
+    def _read_places(self, work: FileToRead, places: tuple[float, ...]) -> list[Draw]:
+        try:
+            return [draw for part in self._parts(work, places) for draw in self._read(work, *part)]
+        except OSError as error:
+            unreadable, size = InputFile.unreadable(work.file.path, storage.reason_of(error)), _size(work)
+            hits = len(places) or size
+            return [Draw((work.file.path,), bool(_kind(work)), size, size, hits, skipped=(unreadable,))]
+
+    def _parts(self, work: FileToRead, places: tuple[float, ...]) -> Iterator[tuple[Slice, float, float, int]]:
+        """(what to read, the text that is expected there, its bytes in the file, how many of the places are there)."""
+        if self._job.records.format == "parquet" and work.max_records is None:
+            groups = parquet.find_pieces(work.file, self._range_bytes, self._job.records)
+            ranges = [(start, end, left) for start, end, _ in groups if (left := _left_in(work, start, end))]
+            ends = np.cumsum([left for *_, left in ranges])
+            drawn = np.searchsorted(ends, np.array(places) * ends[-1:], side="right").tolist() if ranges else []
+            hits = collections.Counter(drawn) if places else dict.fromkeys(range(len(ranges)), 0)
+            for number, count in hits.items():
+                start, end, left = ranges[number]
+                yield Slice(work.file, start, end, 0), bytes_left(work) * left / int(ends[-1]), left, count
+        elif self._is_cut(work):
+            for start, end in [self._range_at(work, places[0])] if places else _gaps(work).tolist():
+                yield Slice(work.file, start, end, 0), end - start, end - start, len(places)
+        elif work.others and places:
+            files = (work.file, *work.others)
+            first, *others = files[int(places[0] * _step(work)) :: _step(work)]
+            pack = Slice(first, 0, first.size, 0, others=tuple(others))
+            yield pack, _size(work) * (1 + len(others)) / len(files), pack.size, len(places)
+        else:
+            _, start, end = next(cut_file(work, max(work.file.size, 1), self._job.records))
+            whole = Slice(work.file, start, end, 0, work.max_records, others=work.others)
+            yield whole, _size(work), bytes_left(work), len(places)
+
+    def _read(self, work: FileToRead, slice_: Slice, size: float, left: float, num_places: int) -> Iterator[Draw]:
+        """The draws of a slice: each read on where the one before it ended."""
+        if slice_.start > 0 and self._job.records.format != "parquet":
+            refuse_other_content(read_head(slice_.file.path), self._job.records)
+        most = num_places * self._range_bytes or max(self._range_bytes, _MOST_COMPRESSION * left)
+        draws, skipped = collections.defaultdict[int, list[TextBlock]](list), list[InputFile]()
+        read, text, records, share = 0, 0, 0, 1.0
+        for item in read_blocks(slice_, self._job.limits, self._job.records):
+            if isinstance(item, InputFile):
+                skipped.append(item)
+                continue
+            block = cast(TextBlock, item)  # no commit is looked up
+            first, end = block.files[0].first_byte, block.files[-1].end_byte
+            if first < end and not _left_in(work, first, end):
+                continue
+            draws[int(read / most * num_places)].append(block)
+            read += max(end - first, block.texts.nbytes)  # a dictionary of Parquet holds much text in few bytes
+            text, records = text + block.num_bytes, records + block.total(metrics.RECORDS)
+            if read >= most:
+                if slice_.max_records is not None:
+                    share = records / max(slice_.max_records - work.done.records, 1)
+                elif _kind(work):
+                    share = text / max(_unpacked_bytes(slice_.file, end) - work.done.num_bytes, 1)
+                else:
+                    share = text / left
+                break
+        hits, size = num_places or size, size * min(share, 1.0)
+        is_as_expected = skipped or work.max_records is not None or self._job.records.format == "parquet"
+        found = size if is_as_expected else text
+        for blocks in draws.values() or [[]]:
+            part = sum(block.num_bytes for block in blocks) / text if text else 1 / max(len(draws), 1)
+            num_slices = len(blocks) if work.others else part * size / _size(work) * self._num_slices(work)
+            yield Draw(
+                files=tuple(file.path for file in (slice_.file, *slice_.others)),
+                is_compressed=bool(_kind(work)),
+                size=size * part,
+                found=found * part,
+                hits=hits / max(len(draws), 1),
+                slices=num_slices,
+                blocks=tuple(blocks),
+                is_cut_off=share < 1,
+                skipped=tuple(skipped),
+            )
+            skipped = []
+
+    def _range_at(self, work: FileToRead, place: float) -> tuple[int, int]:
+        """The range of a plain file that holds a place: what is left of it is cut into equal ones."""
+        gaps = _gaps(work)
+        ends = np.cumsum(gaps[:, 1] - gaps[:, 0])
+        point = int(place * ends[-1])
+        number = int(np.searchsorted(ends, point, side="right"))
+        start, end = gaps[number].tolist()
+        length, inside = end - start, point - (int(ends[number]) - (end - start))
+        num_ranges = -(-length // self._range_bytes)
+        at = inside * num_ranges // length
+        return start + at * length // num_ranges, start + (at + 1) * length // num_ranges
+
+    def _num_slices(self, work: FileToRead) -> int:
+        """The slices that a file is cut into, as far as its size tells."""
+        return -(-bytes_left(work) // self._range_bytes) if self._is_cut(work) else 1
+
+    def _is_cut(self, work: FileToRead) -> bool:
+        """Whether a file is cut into ranges of bytes, whatever it holds."""
+        records, is_whole = self._job.records, work.max_records is None and not work.others
+        return is_whole and not _kind(work) and INPUT_FORMATS[records.format].is_seekable(records)
+
+
+def _kind(work: FileToRead) -> str:
+    """The ending of a compressed file that is read to its end, else nothing."""
+    is_compressed = work.max_records is None and storage.is_compressed(work.file.path)
+    return os.path.splitext(work.file.path)[1] if is_compressed else ""
+
+
+def _size(work: FileToRead) -> int:
+    """The bytes of text that are left to do of a file, as expected."""
+    return bytes_left(work) * (_COMPRESSION if _kind(work) else 1)
+
+
+def _step(work: FileToRead) -> int:
+    """Of a pack, a draw reads every so-manieth file."""
+    return -(-(1 + len(work.others)) // _PACKED_FILES)
+
+
+def _gaps(work: FileToRead) -> Int64Array:
+    """int64 [G, 2]: the ranges of a file that no committed block covers."""
+    edges = np.concatenate([[0], work.done.ranges.ravel(), [work.file.size]]).reshape(-1, 2)
+    return np.asarray(edges[edges[:, 0] < edges[:, 1]], np.int64)
+
+
+def _left_in(work: FileToRead, start: int, end: int) -> int:
+    """The bytes of a range that no committed block covers."""
+    starts, ends = work.done.ranges.T
+    return end - start - int((np.minimum(ends, end) - np.maximum(starts, start)).clip(0).sum())
+
+
+def _unpacked_bytes(file: InputFile, position: int) -> float:
+    """The bytes of text in a compressed file, as compressed as its text up to this position, or a little more."""
+    unpacked = 0
+    with storage.open_binary(file.path) as opened:
+        small_reads = SimpleNamespace(read=lambda size: opened.read(min(size, _STORED_READ_BYTES)))
+        for data in storage.read_chunks(cast(BinaryIO, small_reads), file.path):
+            unpacked += len(data)
+            if unpacked >= max(position, _UNPACKED_BYTES):
+                return unpacked / opened.tell() * file.size
+    return unpacked

@@ -26,31 +26,6 @@ from layerbeam.transforms.parts import is_part_file, is_table_file
 
 _LISTS, _STATES = Path(__file__).with_name("catalog.sql").read_text("utf-8").split("\n-- Part 2:")
 
-# The rows of the same bytes, or texts, under the run's settings; those of the same place first.
-_SOURCE = """
-SELECT path, first_line, first_byte, texts, tokens,
-    (SELECT COALESCE(SUM(bytes), 0) FROM parts WHERE block = r.block) * MAX(texts, 1)
-        / (SELECT MAX(SUM(texts), 1) FROM ranges WHERE block = r.block)
-FROM ranges r JOIN valid ON r.block = id JOIN blocks USING (id)
-WHERE {key} = ? AND end_line - first_line = ? AND (first_byte = 0) = ? AND fingerprint = ?
-ORDER BY place_key = ? DESC LIMIT 1
-"""
-
-
-class Source(NamedTuple):
-    """Where the folder has rows of some bytes, and how many. `bytes`: of the parts."""
-
-    path: str
-    first_line: int
-    first_byte: int
-    texts: int
-    tokens: int
-    bytes: int
-
-    def is_at(self, own: FileRange) -> bool:
-        """Whether the bytes are there now, too, so that the rows stay."""
-        return self[:3] == (own.file.path, own.first_line, own.first_byte)
-
 
 class PackedFile(NamedTuple):
     """A file of a pack, and whether the pack has the run's settings."""
@@ -256,20 +231,6 @@ class Catalog(Scratch):
         """Whether there are valid blocks of the run's settings."""
         query = "SELECT 1 FROM valid JOIN blocks USING (id) WHERE fingerprint = ?"
         return bool(self.fingerprint) and next(self._run(query, (self.fingerprint,)), None) is not None
-
-    def source_of(self, own: FileRange) -> Source | None:
-        """Where the folder has the rows of the same bytes."""
-        return self._source("content_key", keys_of(own)[0], own)
-
-    def source_of_texts(self, own: FileRange) -> Source | None:
-        """Where the folder has the rows of the same texts."""
-        return self._source("texts_key", texts_key(own), own)
-
-    def _source(self, column: str, key: int | None, own: FileRange) -> Source | None:
-        self._change(f"CREATE INDEX IF NOT EXISTS ranges_of_{column} ON ranges({column})")
-        values = key, own.num_lines, own.first_byte == 0, self.fingerprint, keys_of(own)[1]
-        found = next(self._run(_SOURCE.format(key=column), values), None)
-        return None if found is None else Source(_path(found[0]), *found[1:])
 
     def feed(self) -> Iterator[Event]:
         """The change feed: the rows of the checkpoint, as it was loaded, against those of live blocks."""

@@ -8,7 +8,6 @@ import functools
 import itertools
 import json
 import math
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -154,32 +153,18 @@ def _renamed(job: Job, catalog: Catalog, found: Sequence[InputFile]) -> set[str]
     for file in found:
         candidates = by_size.get(file.size, set()) - renamed
         if candidates and not file.problem:
-            blocks = cut_blocks_of(job, FileToRead(file))
-            contents = {keys_of(block[0])[0] for block in blocks if block is not None}
+            contents = {keys_of(block)[0] for block in _cut_blocks_of(job, file)}
             renamed |= {path for path in candidates if gone[path][1] <= contents}
     return renamed
 
 
-def cut_blocks_of(job: Job, file: FileToRead, until: float = math.inf) -> Iterator[tuple[FileRange, Any] | None]:
-    """The blocks into which a run cuts a file, and their contents; None for those not read, or not before `until`.
-
-    `until`: by `time.monotonic`.
-    """
-    if file.others or file.max_records is not None:
-        yield None
-        return
-    scans = []
-    for cut in cut_file(file, job.limits.text_bytes, job.records):
-        scans.append(scan_range(*cut, job.limits, job.records))
-        if time.monotonic() > until:
-            yield None
-            return
+def _cut_blocks_of(job: Job, file: InputFile) -> Iterator[FileRange]:
+    """The blocks into which a run cuts a file, as far as it can be read."""
+    scans = [scan_range(*cut, job.limits, job.records) for cut in cut_file(file, job.limits.text_bytes, job.records)]
     for slice_ in number_slices(scans, job.limits, job.records):
         for item in [slice_] if isinstance(slice_, InputFile) else cut_blocks(slice_, job.limits, job.records):
-            yield None if isinstance(item, InputFile) else item
-            if time.monotonic() > until:
-                yield None
-                return
+            if not isinstance(item, InputFile):
+                yield item[0]
 
 
 def _lost_before(output_path: str) -> set[str]:

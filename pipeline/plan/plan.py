@@ -15,7 +15,6 @@ import numpy.typing as npt
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.console import echo_timed
 from layerbeam.pipeline.errors import UsageError
-from layerbeam.pipeline.forecast.copied import find_copied
 from layerbeam.pipeline.forecast.estimate import (
     ENCODED,
     ENCODED_TEXTS,
@@ -29,6 +28,7 @@ from layerbeam.pipeline.forecast.estimate import (
     estimate,
     free_bytes,
     notes_of,
+    num_changed,
 )
 from layerbeam.pipeline.forecast.sampling import Budget, bytes_left
 from layerbeam.pipeline.output.access import check_output, starts_over
@@ -87,7 +87,7 @@ class Machines:
 
 @dataclasses.dataclass(frozen=True)
 class SampleSize:
-    """What was read. `places`: slices. `beginnings_only`: of compressed and CSV files only the start was read."""
+    """What was read. `places`: draws. `beginnings_only`: of compressed and CSV files only the start was read."""
 
     files: int
     places: int
@@ -98,7 +98,7 @@ class SampleSize:
 
 @dataclasses.dataclass(frozen=True)
 class InputSummary:
-    """The input files. `bytes_to_do`: without blocks that are done or copied. `compressed`: of the files to do."""
+    """The input files. `bytes_to_do`: without blocks that are done. `compressed`: of the files to do."""
 
     files: int
     bytes: int
@@ -177,7 +177,7 @@ class Plan:
     input: InputSummary
     kept: dict[str, int]  # texts and tokens of earlier runs that stay
     new_views: list[str]  # those that are written: the folder has the others of all texts left to do
-    copied: dict[str, int]  # texts and tokens with other lines, files or fields than the rows have, blocks, and bytes
+    changed: int  # files whose rows are copied as far as the folder has rows of their bytes or texts
     hints: list[str]
     estimates: dict[str, Statistic]
     lengths: Lengths
@@ -216,7 +216,6 @@ def make_plan(
     check_fields(job, work)
     began_to_read = time.monotonic()
     echo_timed("reading slices of the input ...")
-    work, copied = find_copied(job, work)
     sample = estimate(job, work, BUDGET, seed)
 
     def time_left(encode_seconds: float) -> float:
@@ -234,7 +233,7 @@ def make_plan(
     left_out |= {path: MISSING for path in work.missing if path not in left_out}
     names = (metrics.RECORDS, *metrics.OF_SENTENCES, metrics.MORE_LINES, metrics.REJECTED_LINES)
     counts = {name: round(sample.sum(name)) for name in names}
-    counts |= {name: counts[name] + work.texts_done + copied.texts for name in (metrics.RECORDS, metrics.EMBEDDED)}
+    counts |= {name: counts[name] + work.texts_done for name in (metrics.RECORDS, metrics.EMBEDDED)}
     # Slices without a text say nothing about the rest.
     known = counts if sample.is_whole or counts[metrics.EMBEDDED] else {metrics.EMBEDDED: 1}
     encoder = job.encoder.describe()
@@ -247,7 +246,7 @@ def make_plan(
         input=_summarize_input(work, sample, job.records),
         kept={"texts": work.texts_done, "tokens": work.tokens_done},
         new_views=[view.name for view in work.new_views(job.views)],
-        copied=dataclasses.asdict(copied),
+        changed=num_changed(work),
         hints=[hint for hint in hints if hint is not None],
         estimates={name: sample.statistic(statistic).rounded() for name, statistic in _STATISTICS.items()},
         lengths=dataclasses.replace(
@@ -297,7 +296,7 @@ def _summarize_input(work: PendingWork, sample: Estimate, records: RecordFormat)
         compressed=sum(storage.is_compressed(file.file.path) for file in work.to_read),
         sample=SampleSize(
             files=len(sample.files),
-            places=sample.num_slices,
+            places=sample.num_draws,
             text_bytes=int(sample.in_sample(TEXT_BYTES)),
             is_whole=sample.is_whole,
             beginnings_only=not sample.is_whole

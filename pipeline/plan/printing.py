@@ -7,7 +7,7 @@ from typing import Any
 from layerbeam.pipeline.console import count_noun, duration_text, plain_console, size_text
 from layerbeam.pipeline.dataset.summary import input_text
 from layerbeam.pipeline.dataset.view import shape_text
-from layerbeam.pipeline.forecast.estimate import Statistic, count_text
+from layerbeam.pipeline.forecast.estimate import Statistic, changed_text, count_text
 from layerbeam.pipeline.plan.plan import Duration, InputSummary, Lengths, Plan
 
 _MAX_NAMED = 5
@@ -22,9 +22,11 @@ def print_plan(plan: Plan) -> None:
     console.print(Text(f"{plan.path}: what a run will do", style="bold"))
     console.print_section("encoder", [f"{plan.encoder['handle']}: {shape_text(plan.encoder)}"])
     console.print_section("input", _input_lines(plan.input))
-    for heading, of in (("kept", plan.kept), ("copied", plan.copied)):
-        if of["texts"]:
-            console.print_section(heading, [f"{count_noun(of['texts'], 'text')} ({count_noun(of['tokens'], 'token')})"])
+    if plan.kept["texts"]:
+        texts, tokens = count_noun(plan.kept["texts"], "text"), count_noun(plan.kept["tokens"], "token")
+        console.print_section("kept", [f"{texts} ({tokens})"])
+    if plan.changed:
+        console.print_section("copied", [changed_text(plan.changed)])
     console.print_section("texts", _text_lines(plan))
     console.print_section("rejects", _reject_lines(plan))
     _print_lengths(console, plan.lengths)
@@ -132,13 +134,10 @@ def _percent(fraction: float) -> str:
 def _disk_line(plan: Plan) -> str:
     new = [plan.views[name] for name in plan.new_views]
     sums, free = sum(view.sums_bytes for view in new), plan.free_bytes
-    blocks = plan.blocks + plan.copied["blocks"]
-    size = sum(view.bytes for view in new) + sums + plan.copied["bytes"]
-    if not blocks:
+    size = sum(view.bytes for view in new) + sums
+    if not plan.blocks:
         return "nothing to write"
-    line = f"about {size_text(size)} in {count_noun(blocks, 'block')}, at most one file per block and view"
-    if plan.copied["blocks"]:
-        line += f"; {size_text(plan.copied['bytes'])} of it are copied"
+    line = f"about {size_text(size)} in {count_noun(plan.blocks, 'block')}, at most one file per block and view"
     if sums:
         line += f"; {size_text(sums)} of it are the sums of word types that later runs add to"
     if free is not None:

@@ -16,8 +16,16 @@ from apache_beam.options import pipeline_options
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.console import count_noun, echo_error, echo_timed, echo_warning, quiet, size_text, underlying
 from layerbeam.pipeline.errors import UsageError, root_cause
-from layerbeam.pipeline.forecast.copied import find_copied
-from layerbeam.pipeline.forecast.estimate import ENCODED, Estimate, describe, estimate, free_bytes, notes_of
+from layerbeam.pipeline.forecast.estimate import (
+    ENCODED,
+    Estimate,
+    changed_text,
+    describe,
+    estimate,
+    free_bytes,
+    notes_of,
+    num_changed,
+)
 from layerbeam.pipeline.output.access import check_output, discard_other_settings
 from layerbeam.pipeline.output.inputs import find_inputs
 from layerbeam.pipeline.output.lock import only_writer
@@ -115,26 +123,30 @@ class RunJob:
         hint = wrapping_hint(self.job, work)
         if hint is not None:
             echo_warning(f"input: {hint}")
-        work, copied = find_copied(self.job, work)
         expected = estimate(self.job, work)
         for line in (*self.job.notes, *notes_of(expected, self.job)):
             echo_timed(line)
-        if work.texts_done or copied.texts:
-            texts = f", {count_noun(copied.texts, 'text')} to copy" if copied.texts else ""
-            done = f"{count_noun(work.texts_done, 'text')} already embedded{texts}"
+        if work.texts_done:
+            done = f"{count_noun(work.texts_done, 'text')} already embedded"
             echo_timed(f"resuming: {done}; the estimates below cover the rest")
+        changed = num_changed(work)
+        if changed:
+            echo_timed(changed_text(changed))
         views = work.new_views(self.job.views)
         sampled = "" if expected.is_whole else " (estimated from a sample)"
-        echo_timed(f"to write{sampled}: " + "; ".join(describe(expected, view) for view in views))
+        most = " at most" if changed else ""
+        echo_timed(f"to write{most}{sampled}: " + "; ".join(describe(expected, view) for view in views))
         path, free = self.job.output.path, free_bytes(self.job.output.path)
         sizes = (expected.view_bytes[view.name] + expected.sums_bytes.get(view.name, 0) for view in views)
-        total_bytes = (sum(sizes) + copied.bytes) * (1 + self.extra_bytes_ratio)
+        total_bytes = sum(sizes) * (1 + self.extra_bytes_ratio)
         if free is not None and total_bytes > free and not self.force:
-            raise UsageError(
-                f"output.path: {path} has {size_text(free)} free, and this run writes about "
-                f"{size_text(total_bytes)}; take fewer layers, level text, truncate_dim, int8, float16 or another "
-                "disk; --force starts anyway"
-            )
+            writes = f"output.path: {path} has {size_text(free)} free, and this run writes"
+            if not changed:
+                raise UsageError(
+                    f"{writes} about {size_text(total_bytes)}; take fewer layers, level text, truncate_dim, int8, "
+                    "float16 or another disk; --force starts anyway"
+                )
+            echo_warning(f"{writes} up to {size_text(total_bytes)}, less if little has changed")
         return expected
 
     def _begin_log(self, inputs: Mapping[str, Any], **facts: Any) -> RunLog:
