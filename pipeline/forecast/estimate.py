@@ -338,7 +338,7 @@ def _weights(draws: Sequence[Draw], sampling: Sampling) -> npt.NDArray[np.float6
     compressed = hits * [draw.is_compressed for draw in draws]
     more = float(compressed @ (found / sizes)) / (compressed.sum() or 1)
     left = sampling.plain_bytes + sampling.compressed_bytes * (more or 1)
-    return hits / sizes * left / max(float(hits @ (found / sizes)), 1e-9)
+    return np.asarray(hits / sizes * left / (float(hits @ (found / sizes)) or left), np.float64)
 
 
 def notes_of(sample: Estimate, job: Job) -> list[str]:
@@ -351,7 +351,7 @@ def notes_of(sample: Estimate, job: Job) -> list[str]:
 def num_changed(work: PendingWork) -> int:
     """How many files have changed since the folder has rows of them, or have new names while others are missing."""
     catalog, paths = work.catalog, set[str]()
-    if not catalog.has_rows:
+    if not (work.to_read and catalog.has_rows):
         return 0
     for file in work.to_read:
         paths |= set() if len(file.done.ranges) else {one.path for one in (file.file, *file.others)}

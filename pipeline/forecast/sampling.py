@@ -100,6 +100,7 @@ class Sampling:
     def __init__(self, job: Job, files: Sequence[FileToRead], budget: Budget, seed: int) -> None:
         self._job, self._range_bytes = job, budget.range_bytes or job.limits.text_bytes
         works = [work for work in join_small_files(files, job.limits, job.records) if has_records(work, job.records)]
+        works = [work for work in works if not self._is_cut(work) or len(_gaps(work))]
         works.sort(key=_kind)  # the draws are spread evenly over each kind, too
         self.plain_bytes = sum(_size(work) for work in works if not _kind(work))
         self.compressed_bytes = sum(_size(work) for work in works if _kind(work))
@@ -178,8 +179,8 @@ class Sampling:
             pack = Slice(first, 0, first.size, 0, others=tuple(others))
             yield pack, _size(work) * (1 + len(others)) / len(files), pack.size, len(places)
         else:
-            _, start, end = next(cut_file(work, max(work.file.size, 1), self._job.records))
-            whole = Slice(work.file, start, end, 0, work.max_records, others=work.others)
+            _, first_byte, last = next(cut_file(work, max(work.file.size, 1), self._job.records))
+            whole = Slice(work.file, first_byte, last, 0, work.max_records, others=work.others)
             yield whole, _size(work), bytes_left(work), len(places)
 
     def _read(self, work: FileToRead, slice_: Slice, size: float, left: float, num_places: int) -> Iterator[Draw]:
