@@ -349,23 +349,23 @@ def notes_of(sample: Estimate, job: Job) -> list[str]:
 
 
 def num_changed(work: PendingWork) -> int:
-    """How many files have changed since the folder has rows of them, or have new names while others are missing."""
-    catalog, paths = work.catalog, set[str]()
+    """The number of files to do that the folder has rows of, or may have: new ones, if others are gone."""
+    catalog = work.catalog
     if not (work.to_read and catalog.has_rows):
         return 0
-    for file in work.to_read:
-        paths |= set() if len(file.done.ranges) else {one.path for one in (file.file, *file.others)}
+    not_begun = (file for file in work.to_read if not (len(file.done.ranges) or file.done.kept_views))
+    paths = {one.path for file in not_begun for one in (file.file, *file.others)}
     recorded = {path for path, _ in catalog.versions()}
-    unchanged = catalog.invalid() | {packed.file.path for packed in catalog.packed(paths)}
-    return len(paths & recorded - unchanged) + min(len(paths - recorded), len(work.missing) + len(work.pruned))
+    return len(paths & recorded - catalog.invalid()) + min(len(paths - recorded), len(work.missing) + len(work.pruned))
 
 
 def changed_text(number: int) -> str:
     """
-    >>> changed_text(1)
-    '1 file changed or moved; rows of bytes or texts that the folder has are copied'
+    >>> changed_text(2)
+    '2 files changed or moved, or packed with such; rows of bytes or texts that the folder has are copied'
     """
-    return f"{count_noun(number, 'file')} changed or moved; rows of bytes or texts that the folder has are copied"
+    files = count_noun(number, "file")
+    return f"{files} changed or moved, or packed with such; rows of bytes or texts that the folder has are copied"
 
 
 def value_bytes(view: ViewSpec) -> float:

@@ -187,7 +187,7 @@ class Sampling:
         """The draws of a slice: each read on where the one before it ended."""
         if slice_.start > 0 and self._job.records.format != "parquet":
             refuse_other_content(read_head(slice_.file.path), self._job.records)
-        most = num_places * self._range_bytes or max(self._range_bytes, _MOST_COMPRESSION * left)
+        most = num_places * self._range_bytes or max(_UNPACKED_BYTES, _MOST_COMPRESSION * left)
         draws, skipped = collections.defaultdict[int, list[TextBlock]](list), list[InputFile]()
         read, text, records, share = 0, 0, 0, 1.0
         for item in read_blocks(slice_, self._job.limits, self._job.records):

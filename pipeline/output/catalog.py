@@ -36,7 +36,7 @@ class PackedFile(NamedTuple):
 
 
 class Catalog(Scratch):
-    """Call `load`, then `judge`, before any query. OSError if the disk of temporary files is full.
+    """Call `load`, then `add_files`, then `judge`, before what asks for states. OSError if the temporary disk is full.
 
     `fingerprint`: of the run.
     """

@@ -10,8 +10,9 @@ PRAGMA synchronous = OFF;
 CREATE TABLE files(
     path BLOB PRIMARY KEY, size INT, modified REAL, version TEXT, problem TEXT, max_records INT) WITHOUT ROWID;
 
--- The commits, one for each block. `content`: a hash of its bytes. `attempt`: 0 in the checkpoint. `together`: a hash of
--- the paths of a pack. `line`: the commit as JSON.
+-- The commits: a block may have several. `content`: a hash of its bytes, and of whether it is the last of its file.
+-- `attempt`: 0 in the checkpoint. `together`: a hash of the paths that were to be read together. `line`: the commit as
+-- JSON.
 CREATE TABLE blocks(
     id INTEGER PRIMARY KEY, name TEXT, content TEXT, fingerprint TEXT, attempt INT, together TEXT, line BLOB);
 CREATE INDEX blocks_of_name ON blocks(name);
@@ -23,7 +24,7 @@ CREATE TABLE ranges(
     first_line INT, end_line INT, first_byte INT, end_byte INT, is_last INT, records INT, texts INT, tokens INT,
     content_key INT, place_key INT, texts_key INT);
 
--- The parts that a block has, by view.
+-- The parts that a block has. `view`: the first folder of a part, or two for the sums of word types.
 CREATE TABLE parts(block INT, view TEXT, path TEXT, bytes INT);
 
 -- The parts on the disk, and those that `verify --checksums` found damaged.
@@ -52,7 +53,7 @@ CREATE INDEX parts_of_path ON parts(path);
 CREATE TABLE packs(block INTEGER PRIMARY KEY);
 INSERT INTO packs SELECT block FROM ranges GROUP BY block HAVING COUNT(*) > 1;
 
--- Valid: all parts are there in their full size, and none was found damaged.
+-- Valid: all parts are there in their full size, and none that the checkpoint lists was found damaged.
 CREATE TABLE valid(id INTEGER PRIMARY KEY);
 INSERT INTO valid SELECT id FROM blocks WHERE NOT EXISTS (
     SELECT 1 FROM parts LEFT JOIN on_disk USING (path) WHERE block = id AND (
@@ -107,7 +108,8 @@ CREATE VIEW live_ranges AS SELECT r.rowid AS range, name, fingerprint, fingerpri
 
 -- The questions before a run.
 
--- Files that live blocks do not cover, and the first line that is missing (that after the last one may be).
+-- Files that live blocks of the run's settings do not cover, and the first line that is missing (it may be that after
+-- the last one).
 CREATE VIEW incomplete AS
 WITH pieces AS (
     SELECT path, first_line, end_line, is_last, records,
@@ -145,7 +147,7 @@ WITH keys AS (SELECT content_key AS key, place_key, block FROM ranges
 SELECT key, place_key, offset FROM keys JOIN content_index USING (block) JOIN blocks ON id = block
 ORDER BY key, place_key, attempt DESC, id DESC;
 
--- The questions at the end of a run.
+-- The questions at the end of a run; some are asked before, too.
 
 -- Files that cannot be read, or are missing, and whose newest rows are in a valid pack that is not live.
 CREATE VIEW stranded AS SELECT block, path FROM (

@@ -113,7 +113,7 @@ class RunJob:
             check_fields(self.job, work)
 
     def _announce(self, work: PendingWork) -> Estimate:
-        """Print how much will be written. Raises UsageError if the disk has less space, unless `force`."""
+        """Print how much will be written. UsageError if the disk has less, and no rows are copied, but with `force`."""
         encoder = self.job.encoder
         if encoder.kind == "savedmodel":  # the other kinds have one engine only
             echo_timed(f"encoder: engine {encoder.engine}: {encoder.engine_because}")

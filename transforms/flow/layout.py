@@ -17,7 +17,7 @@ REPORT = "report.html"
 CARD = "README.md"  # that of a dataset on the Hub: `layerbeam publish` writes it
 DAMAGED = "_damaged.json"  # parts that `verify --checksums` found changed: the next run rewrites them
 
-# What lies there only while a run is active.
+# What lies there until a run has ended.
 COMMITS = "_commits"
 LOCK = "_lock"
 

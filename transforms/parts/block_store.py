@@ -30,9 +30,9 @@ from layerbeam.transforms.views.view import ViewSpec, has_sums_by_field
 
 
 class BlockStore:
-    """The done blocks of a run; each worker has one. `content_index`: the path of that of earlier runs, if not empty.
+    """The done blocks of a run: found, copied or put by a stage. `record_format`: only to find rows to copy.
 
-    `record_format` is needed only to find rows that can be copied.
+    `content_index`, of the methods: the path of that of earlier runs; empty if there is none.
     """
 
     def __init__(self, output: Output, views: Sequence[ViewSpec] = (), record_format: RecordFormat = LINES) -> None:

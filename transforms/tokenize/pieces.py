@@ -15,7 +15,7 @@ from layerbeam.transforms.encoders import SpecialTokens
 from layerbeam.transforms.flow.blocks import Int32Array, Int64Array, row_splits_of
 from layerbeam.transforms.panics import PanicError
 
-# The stage of rejects in output folders, from before the stage was called `tokenize`.
+# The stage of rejects.
 STAGE = "tokenize"
 
 UInt32Array = npt.NDArray[np.uint32]

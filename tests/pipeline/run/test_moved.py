@@ -133,7 +133,7 @@ def test_the_plan_of_an_edit_says_what_may_be_copied(moved):
     edit(moved)
     planned, printed = json.loads(moved.plan("--json").out), moved.plan().out
     # a.txt has changed, and b.txt has gone, which c.txt, d.txt, e.txt.gz or small.txt may be.
-    note = "2 files changed or moved; rows of bytes or texts that the folder has are copied\n"
+    note = "2 files changed or moved, or packed with such; rows of bytes or texts that the folder has are copied\n"
     assert f"\ncopied    {note}" in printed
     done = moved.drive()
     assert note in done.err
