@@ -155,11 +155,9 @@ class Estimate:
         if self.is_whole or not found:
             return Statistic(frequent)
         # The share of the frequent ones hardly depends on the size of a corpus.
-        in_draws = [set[tuple[object, ...]]() for _ in range(self.num_draws)]
-        for block in self.blocks:
-            in_draws[block.draw] |= block.keys[view.name].keys()
-        draws_of_types = collections.Counter(itertools.chain(*in_draws)).values()
-        value = grown_types(draws_of_types, self.num_draws, rows.value / found.total())
+        blocks = [block.keys[view.name].keys() for block in self.blocks if block.keys[view.name]]
+        blocks_of_types = collections.Counter(itertools.chain(*blocks)).values()
+        value = grown_types(blocks_of_types, len(blocks), rows.value / found.total())
         return Statistic(value * frequent / len(found), (value - len(found)) / 2)
 
     def vectors(self, view: ViewSpec) -> Statistic:
@@ -185,28 +183,28 @@ class Estimate:
         }
 
 
-def grown_types(draws_of_types: Collection[int], num_draws: int, times: float) -> float:
-    """The types in a corpus so many times as large as some draws, from the number of draws that have each type.
+def grown_types(blocks_of_types: Collection[int], num_blocks: int, times: float) -> float:
+    """The types in a corpus so many times as large as some blocks, from the number of blocks that have each type.
 
-    The types in a quarter, a half and all of the draws say by what power of the text they grow, and how much that falls
-    with each doubling; it goes on like that.
+    The types in a quarter, a half and all of the blocks say by what power of the text they grow, and how much that
+    falls with each doubling; it goes on like that.
 
     >>> round(grown_types([8] * 100, 8, 4.0)), round(grown_types([1] * 100, 8, 4.0))
     (100, 400)
     """
-    counts = np.bincount(list(draws_of_types), minlength=num_draws + 1)
+    counts = np.bincount(list(blocks_of_types), minlength=num_blocks + 1)
 
     def types_in(some: int) -> float:
-        """The mean number of types in so many of the draws."""
-        missed = [math.comb(num_draws - number, some) / math.comb(num_draws, some) for number in range(len(counts))]
+        """The mean number of types in so many of the blocks."""
+        missed = [math.comb(num_blocks - number, some) / math.comb(num_blocks, some) for number in range(len(counts))]
         return float(counts @ (1 - np.array(missed)))
 
-    types, doublings = types_in(num_draws), math.log2(max(times, 1.0))
-    if num_draws < 2:
+    types, doublings = types_in(num_blocks), math.log2(max(times, 1.0))
+    if num_blocks < 2:
         return types * 2 ** (doublings / 2)
-    half, quarter = types_in(num_draws // 2), types_in(num_draws // 4)
-    power = math.log2(types / half) / math.log2(num_draws / (num_draws // 2))
-    before = math.log2(half / quarter) / math.log2((num_draws // 2) / (num_draws // 4)) if quarter else power
+    half, quarter = types_in(num_blocks // 2), types_in(num_blocks // 4)
+    power = math.log2(types / half) / math.log2(num_blocks / (num_blocks // 2))
+    before = math.log2(half / quarter) / math.log2((num_blocks // 2) / (num_blocks // 4)) if quarter else power
     fall = min(power / before, 1.0) if before else 1.0
     exponent = doublings if fall == 1 else fall * (1 - fall**doublings) / (1 - fall)
     return float(types * 2 ** (power * exponent))
