@@ -314,7 +314,10 @@ def estimate(job: Job, work: PendingWork, budget: Budget = RUN_BUDGET, seed: int
         block.weight = float(weights[block.draw])
     in_draws = np.bincount([block.draw for block in blocks], minlength=len(draws))
     more = float(weights @ (in_draws - [draw.slices for draw in draws]))
-    num_blocks = len(blocks) if is_whole else sampling.num_slices + max(round(more), 0)
+    if is_whole:  # a file without records has a block, too
+        num_blocks = sum(max(number, not draw.skipped) for number, draw in zip(in_draws.tolist(), draws, strict=True))
+    else:
+        num_blocks = sampling.num_slices + max(round(more), 0)
     return Estimate(
         blocks,
         job.views,

@@ -152,12 +152,14 @@ class Sampling:
             readers.shutdown(cancel_futures=True)
 
     def _read_places(self, work: FileToRead, places: tuple[float, ...]) -> list[Draw]:
+        size = _size(work)
+        nothing = Draw((work.file.path,), bool(_kind(work)), size, size, len(places) or size)
         try:
-            return [draw for part in self._parts(work, places) for draw in self._read(work, *part)]
+            # A Parquet file without row groups has no part.
+            return [draw for part in self._parts(work, places) for draw in self._read(work, *part)] or [nothing]
         except OSError as error:
-            unreadable, size = InputFile.unreadable(work.file.path, storage.reason_of(error)), _size(work)
-            hits = len(places) or size
-            return [Draw((work.file.path,), bool(_kind(work)), size, size, hits, skipped=(unreadable,))]
+            unreadable = InputFile.unreadable(work.file.path, storage.reason_of(error))
+            return [dataclasses.replace(nothing, skipped=(unreadable,))]
 
     def _parts(self, work: FileToRead, places: tuple[float, ...]) -> Iterator[tuple[Slice, float, float, int]]:
         """(what to read, the text that is expected there, its bytes in the file, how many of the places are there)."""
