@@ -49,7 +49,7 @@ class Corpus:
         from layerbeam.transforms.settings import LINES as RECORDS
         from layerbeam.transforms.settings import BlockLimits
 
-        given = types.SimpleNamespace(files=[f"{self.folder}/corpus/*"], limit=None)
+        given = types.SimpleNamespace(files=[f"{self.folder}/corpus/*"], limit=None, max_missing=0)
         config, limits = types.SimpleNamespace(input=given), BlockLimits(SLICE_BYTES)
         return types.SimpleNamespace(
             config=config, output=self.output, records=RECORDS, limits=limits, views=(self.view,)
