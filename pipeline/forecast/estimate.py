@@ -269,7 +269,7 @@ def _padded_tokens(lengths: Int64Array, encoding: EncodeSettings) -> int:
     """The tokens of the batches that the run makes of sequences of these lengths, padding included."""
     buckets = encoding.length_buckets
     full = encoding.batch_tokens if encoding.only_full_batches else None
-    batches = plan_batches(lengths, encoding.batch_tokens, buckets)
+    batches = plan_batches(lengths, encoding.batch_tokens, buckets, only_full=encoding.only_full_batches)
     return sum(math.prod(padded_shape(len(batch), int(lengths[batch].max()), buckets, full)) for batch in batches)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from layerbeam.transforms.flow.blocks import Int64Array
+from layerbeam.transforms.flow.blocks import Int64Array, row_splits_of
 
 # The fixed cost of a batch, in tokens: the overhead of some 300 operations, slower matrix products in small batches (in
 # bfloat16, 256 tokens are 8 to 12 % slower than 512 or 1,024), oneDNN's code generation for a new shape.
@@ -17,29 +18,33 @@ _BATCH_COST = 32
 # A batch is full or this fraction of full, so that shapes recur. With free sizes the plan had 1.5 % less padding and
 # twice as many shapes, and was slower (MiniLM, bfloat16, 3,000 verses).
 _PARTS = (1, 2, 4)
+# The same with buckets, as a share of a full batch: a device with buckets has to be asked for a batch, and waits.
+_BUCKET_BATCH_COST = 1 / 16
 
 
-def plan_batches(lengths: Int64Array, batch_tokens: int, buckets: Sequence[int] | None = None) -> list[Int64Array]:
+def plan_batches(
+    lengths: Int64Array, batch_tokens: int, buckets: Sequence[int] | None = None, *, only_full: bool = False
+) -> list[Int64Array]:
     """Batches of texts, longest first, each at most `batch_tokens` padded tokens (rows x longest) or a single text.
 
     `lengths`: int [T], tokens with special tokens. Returns index arrays into it; each text is in one of them. The
     texts are sorted by length and cut where padding plus the fixed cost of the batches is lowest. The longest come
-    first, so that the memory peak of a block is known early. With `buckets`, all texts of a batch are in one bucket,
-    see `padded_shape`.
+    first, so that the memory peak of a block is known early. With `buckets`, and `only_full`, a batch has one of few
+    shapes, see `padded_shape`.
 
     >>> [batch.tolist() for batch in plan_batches(np.array([3, 9, 4, 8]), 18)]
     [[1, 3], [2, 0]]
     >>> [batch.tolist() for batch in plan_batches(np.array([30, 5]), 18)]
     [[0], [1]]
     >>> [batch.tolist() for batch in plan_batches(np.array([3, 9, 4, 8, 2]), 18, [4, 16])]
-    [[1], [3], [2, 0, 4]]
+    [[1], [3], [2], [0], [4]]
     """
     order = np.argsort(-lengths, kind="stable")
-    falling = lengths[order].tolist()
+    falling = lengths[order]
     if buckets is None:
-        ends = _cheapest_ends(falling, batch_tokens)
+        ends = _cheapest_ends(falling.tolist(), batch_tokens)
     else:
-        ends = _bucket_ends([padded_shape(1, length, buckets)[1] for length in falling], batch_tokens)
+        ends = _bucket_ends(falling, buckets, batch_tokens, only_full=only_full)
     return [order[start:end] for start, end in itertools.pairwise([0, *ends])]
 
 
@@ -61,14 +66,29 @@ def _cheapest_ends(lengths: list[int], batch_tokens: int) -> list[int]:
     return ends
 
 
-def _bucket_ends(padded: list[int], batch_tokens: int) -> list[int]:
-    """Where each batch ends in padded lengths of falling order: at the end of a bucket, or when the batch is full."""
-    ends, start = [], 0
-    while start < len(padded):
-        rows = _full_rows(padded[start], batch_tokens)
-        start += sum(length == padded[start] for length in padded[start : start + rows])
-        ends.append(start)
-    return ends
+def _bucket_ends(lengths: Int64Array, buckets: Sequence[int], batch_tokens: int, *, only_full: bool) -> list[int]:
+    """Where each batch ends in falling lengths, all padded to the bucket of its longest text.
+
+    A batch is full, or ends with its bucket, or has half, a quarter, ... of the rows of a full one: whatever costs
+    least for a token.
+    """
+    padded, before, ends, total = _padded_lengths(lengths, buckets), row_splits_of(lengths), [0], len(lengths)
+    while (start := ends[-1]) < total:
+        length = int(padded[start])
+        full = _full_rows(length, batch_tokens)
+        rest = min(full, int(np.searchsorted(-padded, -length, side="right")) - start)
+        parts = [full, rest] if only_full else [full, full // 2, full // 4, rest, 1 << (rest.bit_length() - 1)]
+        sizes = np.clip(parts, 1, total - start)
+        rows = full if only_full else np.exp2(np.ceil(np.log2(sizes)))
+        cost = (rows * length + batch_tokens * _BUCKET_BATCH_COST) / (before[start + sizes] - before[start])
+        ends.append(start + int(sizes[cost.argmin()]))
+    return ends[1:]
+
+
+def _padded_lengths(lengths: Int64Array, buckets: Sequence[int]) -> Int64Array:
+    """The next bucket of each length; a length beyond all buckets stays."""
+    bucket = np.searchsorted(buckets, lengths)
+    return np.where(bucket < len(buckets), np.append(buckets, 0)[bucket], lengths)
 
 
 def _full_rows(length: int, batch_tokens: int) -> int:
@@ -92,7 +112,7 @@ def padded_shape(
     """
     if buckets is None:
         return rows, longest
-    length = next((bucket for bucket in buckets if bucket >= longest), longest)
+    length = int(_padded_lengths(np.array([longest]), buckets)[0])
     return 1 << (rows - 1).bit_length() if batch_tokens is None else _full_rows(length, batch_tokens), length
 
 
@@ -105,8 +125,9 @@ def equal_texts(row_splits: Int64Array, *columns: npt.NDArray[np.integer[Any]]) 
     >>> first.tolist(), inverse.tolist()
     ([0, 1], [0, 1, 0])
     """
-    table = np.stack([column.astype(np.int32) for column in columns], axis=1)
-    keys = (table[start:stop].tobytes() for start, stop in itertools.pairwise(row_splits.tolist()))
-    places: dict[bytes, int] = {}
-    inverse = np.array([places.setdefault(key, len(places)) for key in keys], np.int64)
+    tokens = np.stack([column.astype(np.int32) for column in columns], axis=1)
+    offsets = np.ascontiguousarray(row_splits * tokens.itemsize * len(columns), np.int64)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(tokens)]
+    texts = pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+    inverse = texts.dictionary_encode().indices.to_numpy().astype(np.int64)  # in the order of the first ones
     return np.unique(inverse, return_index=True)[1], inverse

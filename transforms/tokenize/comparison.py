@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from layerbeam.transforms.encoders import load_normalizer
 from layerbeam.transforms.flow.blocks import Int64Array
@@ -68,6 +69,8 @@ def _kind(character: str) -> int:
 
 def in_nfc(words: pa.DictionaryArray) -> tuple[Int64Array, pa.StringArray]:
     """(the number of each word's form, the distinct forms): the words in NFC."""
+    if pc.all(pc.string_is_ascii(words.dictionary), min_count=0).as_py():
+        return words.indices.to_numpy(zero_copy_only=False), words.dictionary
     # Arrow's own utf8_normalize gives NFD for "NFC" (pyarrow 25).
     forms = pa.array(map(nfc, words.dictionary.to_pylist()), pa.string()).dictionary_encode()
     return forms.indices.take(words.indices).to_numpy(zero_copy_only=False), forms.dictionary

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from layerbeam.transforms.encoders import IN_TEXT, MAX_CHARS_PER_WORD, SPECIAL_TOKENS, SpecialTokens
-from layerbeam.transforms.flow.blocks import Int32Array, Int64Array, row_splits_of, token_positions
+from layerbeam.transforms.flow.blocks import Int32Array, Int64Array, row_of_each, row_splits_of, token_positions
 from layerbeam.transforms.hardware import import_tensorflow_text, tf
 from layerbeam.transforms.tokenize.comparison import in_nfc
 from layerbeam.transforms.tokenize.pieces import Pieces, UInt32Array, code_points, is_punctuation, join_texts
@@ -39,6 +39,7 @@ _LETTER, _ALONE, _SPACE, _MARK = range(4)
 _CJK = re.compile(
     "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f]"
 )
+_CHAR_BITS, _CHAR_MASK, _OTHER = np.uint32(21), np.uint32((1 << 21) - 1), np.uint32(0xFFFFFFFF)
 _CAPITAL_SIGMA, _FINAL_SIGMA, _DOTTED_CAPITAL_I = 0x03A3, 0x03C2, 0x0130
 
 
@@ -73,13 +74,15 @@ class _Normalized(NamedTuple):
     """Normalized characters with their places in the C source characters.
 
     `chars`, `kind`, `origin`: the characters, their kinds, the index of the source character of each. `marks_end`:
-    int64 [C], the index after source character i and the combining marks dropped directly after it.
+    int64 [C], the index after source character i and the combining marks dropped directly after it. `is_ordered`:
+    whether `origin` ascends.
     """
 
     chars: UInt32Array
     kind: UInt8Array
     origin: Int64Array
     marks_end: Int64Array
+    is_ordered: bool
 
 
 class _Normalizer:
@@ -92,6 +95,9 @@ class _Normalizer:
     def __init__(self, do_lower_case: bool) -> None:
         self._do_lower_case = do_lower_case
         self._known = np.zeros(_CODE_POINTS, np.bool_)
+        # Of a known code point that becomes one character, which neither combines nor depends on context: that
+        # character, and above it its kind. Else `_OTHER`.
+        self._simple = np.full(_CODE_POINTS, _OTHER, np.uint32)
         self._expansion = np.zeros((_CODE_POINTS, _MAX_EXPANSION), np.uint32)
         self._expansion_length = np.zeros(_CODE_POINTS, np.uint8)
         self._kind = np.zeros(_CODE_POINTS, np.uint8)
@@ -100,7 +106,18 @@ class _Normalizer:
 
     def __call__(self, source: UInt32Array) -> _Normalized:
         """The characters that are left of `source` [C]."""
-        self._learn(source)
+        simple = self._simple[source]
+        if (simple == _OTHER).any():
+            self._learn(source)
+            simple = self._simple[source]
+            if (simple == _OTHER).any():
+                return self._normalize(source)
+        kind = (simple >> _CHAR_BITS).astype(np.uint8)
+        place = np.arange(len(source) + 1)
+        return _Normalized(simple & _CHAR_MASK, kind, place[:-1], place[1:], is_ordered=True)
+
+    def _normalize(self, source: UInt32Array) -> _Normalized:
+        """The same where a character is removed, becomes several, or depends on its neighbours."""
         if self._do_lower_case and (source == _CAPITAL_SIGMA).any():
             source = self._with_final_sigma(source)
         width = int(self._expansion_length[source].max(initial=1))
@@ -110,19 +127,22 @@ class _Normalizer:
         kind = self._kind[chars]
         is_mark = kind == _MARK
         combining = self._combining[chars]
+        is_ordered = True
         if ((combining > 0) & ~is_mark).any():
             # NFD sorts a run of combining characters by class; a few of them (U+302E, viramas) are not Mn and stay.
             order = np.lexsort((combining, np.cumsum(combining == 0)))
             chars, origin, kind, is_mark = chars[order], origin[order], kind[order], is_mark[order]
+            is_ordered = False
         if not is_mark.any():
-            return _Normalized(chars, kind, origin, np.arange(1, len(source) + 1))
+            return _Normalized(chars, kind, origin, np.arange(1, len(source) + 1), is_ordered)
         is_dropped = np.zeros(len(source), np.bool_)
         is_dropped[origin[is_mark]] = True
         chars, origin, kind = chars[~is_mark], origin[~is_mark], kind[~is_mark]
         is_dropped[origin] = False
         # The next character that is not dropped: a running minimum from the end.
         kept = np.append(np.where(is_dropped, len(source), np.arange(len(source))), len(source))
-        return _Normalized(chars, kind, origin, np.minimum.accumulate(kept[::-1])[::-1][1:])
+        marks_end = np.minimum.accumulate(kept[::-1])[::-1][1:]
+        return _Normalized(chars, kind, origin, marks_end, is_ordered)
 
     def _learn(self, source: UInt32Array) -> None:
         for code_point in np.unique(source[~self._known[source]]).tolist():
@@ -133,6 +153,10 @@ class _Normalizer:
                 self._kind[ord(character)] = _kind(character, self._do_lower_case)
                 self._combining[ord(character)] = unicodedata.combining(character) if self._do_lower_case else 0
             self._known[code_point] = True
+            if len(normalized) == 1 and code_point != _CAPITAL_SIGMA:
+                char = ord(normalized)
+                if self._kind[char] != _MARK and not self._combining[char]:
+                    self._simple[code_point] = char | int(self._kind[char]) << _CHAR_BITS
 
     def _with_final_sigma(self, source: UInt32Array) -> UInt32Array:
         """`source` with a final sigma for each capital one that ends a word, as `str.lower` has it in context."""
@@ -211,33 +235,38 @@ class WordPiece:
             source = source.copy()
             source[[place for match in found for place in range(*match.span())]] = 0
             source[special] = _PLACEHOLDER
-        chars, kind, origin, marks_end = self._normalizer(source)
-        kind[np.isin(origin, special)] = _ALONE
-        is_space = kind == _SPACE
-        breaks = is_space | (kind == _ALONE)
-        is_first = breaks.copy()
-        is_first[1:] |= breaks[:-1]
+        chars, kind, origin, marks_end, is_ordered = self._normalizer(source)
+        if found:
+            kind[np.isin(origin, special)] = _ALONE
+        is_char, is_alone = kind != _SPACE, kind == _ALONE
+        is_first = ~is_char | is_alone
+        is_first[1:] |= is_first[:-1].copy()
         is_first[:1] = True
-        chars, origin, word_start = chars[~is_space], origin[~is_space], np.flatnonzero(is_first[~is_space])
-        ids, words, piece_start, form, forms = self._cut_words(chars, word_start)
+        chars, origin, word_start = chars[is_char], origin[is_char], np.flatnonzero(is_first[is_char])
+        ids, pieces_of_word, piece_start, form, forms = self._cut_words(chars, word_start)
 
-        word_row = np.searchsorted(text_start, origin[word_start], side="right") - 1
-        first_word = np.searchsorted(word_row, np.arange(len(texts)))
-        row = word_row[words]
-        # Minimum and maximum, because NFD may have reordered characters.
-        start = np.minimum.reduceat(origin, piece_start)
-        end = marks_end[np.maximum.reduceat(origin, piece_start)]
+        # A word is in one text, and so are its pieces.
+        first_word = np.searchsorted(origin[word_start], text_start)
+        row_splits = np.append(row_splits_of(pieces_of_word)[first_word], len(ids))
+        row, words = row_of_each(row_splits), np.repeat(np.arange(len(word_start)), pieces_of_word)
+        if is_ordered:
+            start, end = origin[piece_start], marks_end[origin[np.append(piece_start, len(origin))[1:] - 1]]
+        else:  # NFD has reordered characters
+            start = np.minimum.reduceat(origin, piece_start)
+            end = marks_end[np.maximum.reduceat(origin, piece_start)]
         for match, piece in zip(found, np.flatnonzero(np.isin(start, special)), strict=True):
             ids[piece], end[piece] = self._in_text[match[0]], match.end()
             form[piece] = len(forms) + list(self._in_text).index(match[0])
         if found:
             forms = pa.concat_arrays([forms, pa.array(self._in_text, pa.string())])
+        begin = text_start[row]
+        places = (start - begin).astype(np.int32)
         return Pieces(
-            row_splits=row_splits_of(np.bincount(row, minlength=len(texts))),
+            row_splits=row_splits,
             ids=ids,
-            start=(start - text_start[row]).astype(np.int32),
-            end=(end - text_start[row]).astype(np.int32),
-            word_char=(start - text_start[row]).astype(np.int32),
+            start=places,
+            end=(end - begin).astype(np.int32),
+            word_char=places,
             word_index=(words - first_word[row]).astype(np.int32),
             form=form,
             forms=forms,
@@ -251,25 +280,46 @@ class WordPiece:
     def _cut_words(
         self, chars: UInt32Array, word_start: Int64Array
     ) -> tuple[Int32Array, Int64Array, Int64Array, Int32Array, pa.StringArray]:
-        """(id, word, first character, form) of each piece, [P] each, and the distinct forms."""
-        byte_start = row_splits_of(1 + (chars > 0x7F).astype(np.int64) + (chars > 0x7FF) + (chars > 0xFFFF))
-        offsets = byte_start[np.append(word_start, len(chars))].astype(np.int32)
-        data = _text(chars).encode()
+        """(id of each piece, number of pieces of each word, first character and form of each piece, distinct forms)."""
+        data, byte_start = _utf8(chars)
+        offsets = np.append(word_start if byte_start is None else byte_start[word_start], len(data)).astype(np.int32)
         words = pa.StringArray.from_buffers(len(word_start), pa.py_buffer(offsets), pa.py_buffer(data))
         words = words.dictionary_encode()
         too_long = pc.greater(pc.utf8_length(words.dictionary), self._max_chars_per_word)
         distinct = pc.if_else(too_long, "[UNK]", words.dictionary).to_numpy(zero_copy_only=False)
 
         ids, starts, _ = self._pieces_of_words.tokenize_with_offsets(tf.constant(distinct, tf.string))
-        splits = ids.row_splits.numpy()
+        splits, start = ids.row_splits.numpy(), starts.values.numpy()
+        if byte_start is not None:
+            start = _in_chars(words.dictionary, row_of_each(splits), start)
         word = words.indices.to_numpy(zero_copy_only=False)
+        pieces_of_word = np.diff(splits)[word]
         piece = token_positions(splits, word)
-        piece_word = np.repeat(np.arange(len(word)), np.diff(splits)[word])
-        # TF Text's offsets are bytes.
-        piece_byte = byte_start[word_start][piece_word] + starts.values.numpy()[piece]
-        first_char = np.searchsorted(byte_start, piece_byte)
+        first_char = word_start.repeat(pieces_of_word) + start[piece]
         form, forms = in_nfc(words)
-        return ids.values.numpy()[piece], piece_word, first_char, form[piece_word].astype(np.int32, copy=False), forms
+        form_of_piece = form.astype(np.int32, copy=False).repeat(pieces_of_word)
+        return ids.values.numpy()[piece], pieces_of_word, first_char, form_of_piece, forms
+
+
+def _utf8(chars: UInt32Array) -> tuple[bytes, Int64Array | None]:
+    """(the characters in UTF-8, the first byte of each); None if each has one byte."""
+    if chars.max(initial=0) <= 0x7F:
+        return chars.astype(np.uint8).tobytes(), None
+    sizes = 1 + (chars > 0x7F).astype(np.int64) + (chars > 0x7FF) + (chars > 0xFFFF)
+    return _text(chars).encode(), row_splits_of(sizes)
+
+
+def _in_chars(strings: pa.StringArray, string: Int64Array, place: Int64Array) -> Int64Array:
+    """Places in strings, each of a string, in characters instead of bytes of UTF-8.
+
+    >>> _in_chars(pa.array(["a", "\u00e9b"]), np.array([0, 1, 1]), np.array([0, 0, 2])).tolist()
+    [0, 0, 1]
+    """
+    _, offsets, data = strings.buffers()
+    begins = np.frombuffer(offsets, np.int32)[strings.offset : strings.offset + len(strings)][string]
+    before = row_splits_of((np.frombuffer(data or b"", np.uint8) & 0xC0) != 0x80)
+    chars: Int64Array = before[begins + place] - before[begins]
+    return chars
 
 
 @functools.cache

@@ -54,7 +54,7 @@ def test_shapes_come_again():
 def test_buckets_make_few_shapes(lengths, batch_tokens, is_full):
     """Batches that are filled up have one shape for each bucket."""
     buckets = [16, 32, 128]
-    batches = plan_batches(lengths, batch_tokens, buckets)
+    batches = plan_batches(lengths, batch_tokens, buckets, only_full=is_full)
     assert sorted(np.concatenate([*batches, np.zeros(0, np.int64)]).tolist()) == list(range(len(lengths)))
     full = [batch_tokens] if is_full else []
     shapes = [padded_shape(len(batch), int(lengths[batch].max()), buckets, *full) for batch in batches]
@@ -73,6 +73,19 @@ def test_padding_is_a_few_per_cent():
     padded = sum(len(batch) * int(lengths[batch].max()) for batch in plan_batches(lengths, 1024))
     assert padded / lengths.sum() < 1.05
     assert len(lengths) * 128 / lengths.sum() > 3  # what padding to 128 costs
+
+
+def test_padding_to_fine_buckets_is_small():
+    """Also that of the last batch of each bucket, which goes on with shorter texts."""
+    lengths = np.clip(np.random.default_rng(0).lognormal(3.3, 0.5, 8000).astype(np.int64), 3, 256)
+    buckets = [*range(4, 64, 4), *range(64, 129, 8), *range(144, 257, 16)]
+    for is_full in (False, True):
+        batches = plan_batches(lengths, 16384, buckets, only_full=is_full)
+        full = [16384] if is_full else []
+        shapes = [padded_shape(len(batch), int(lengths[batch].max()), buckets, *full) for batch in batches]
+        padded = sum(rows * longest for rows, longest in shapes)
+        assert padded / lengths.sum() < (1.15 if is_full else 1.12)
+        assert len(batches) < 2 * lengths.sum() / 16384
 
 
 def test_no_texts_no_batches():

@@ -99,7 +99,7 @@ def test_threads_and_buckets_change_no_result(tokens):
         for view in views:
             for got, wanted in zip(vectors[view.name], expected[view.name], strict=True):
                 assert got.tolist() == wanted.tolist()
-    assert sorted(batch.shape for batch in padded.batches) == [(2, 2), (2, 4)]
+    assert sorted(batch.shape for batch in padded.batches) == [(1, 4), (1, 4), (2, 2)]
     assert cost.encoded_tokens == 2 * (3 + 1 + 4 + 2)
     assert cost.padded_tokens == sum(batch.size for batch in many.batches + padded.batches)
 
