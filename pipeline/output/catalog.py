@@ -36,7 +36,7 @@ class PackedFile(NamedTuple):
 
 
 class Catalog(Scratch):
-    """Call `load`, then `add_files`, then `judge`, before what asks for states. OSError if the temporary disk is full.
+    """Call `load` and `add_files`, then `judge`, before what asks for states. OSError if the temporary disk is full.
 
     `fingerprint`: of the run.
     """

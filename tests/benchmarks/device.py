@@ -142,7 +142,7 @@ def measure(folder: Path, options: argparse.Namespace, view: str, threads: int, 
     program = ["-c", f"import device; device.run({str(folder / 'c.yaml')!r}, "]
     device = (options.rate, options.latency, str(folder / "device.json"))
     program[1] += f"{device!r}, {threads}, {processes if processes > 1 else None})"
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, *program]
     if options.gil and lines > 1:
         profiler = ["py-spy", "record", "--gil", "--format", "raw", "--rate", "200", "--output"]
@@ -154,7 +154,6 @@ def measure(folder: Path, options: argparse.Namespace, view: str, threads: int, 
     record = json.loads((folder / "out/_runs/1.json").read_text())
     seconds, batches, tokens, padded = json.loads((folder / "device.json").read_text())
     return {
-        "wall": time.monotonic() - began,
         "run": record["seconds"] - (record["seconds_to_first_block"] or 0),
         "processor": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
         "device": seconds,

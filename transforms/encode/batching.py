@@ -72,11 +72,12 @@ def _bucket_ends(lengths: Int64Array, buckets: Sequence[int], batch_tokens: int,
     A batch is full, or ends with its bucket, or has half, a quarter, ... of the rows of a full one: whatever costs
     least for a token.
     """
-    padded, before, ends, total = _padded_lengths(lengths, buckets), row_splits_of(lengths), [0], len(lengths)
+    before, ends, total = row_splits_of(lengths), [0], len(lengths)
+    rising = -_padded_lengths(lengths, buckets)
     while (start := ends[-1]) < total:
-        length = int(padded[start])
+        length = -int(rising[start])
         full = _full_rows(length, batch_tokens)
-        rest = min(full, int(np.searchsorted(-padded, -length, side="right")) - start)
+        rest = min(full, int(np.searchsorted(rising, -length, side="right")) - start)
         parts = [full, rest] if only_full else [full, full // 2, full // 4, rest, 1 << (rest.bit_length() - 1)]
         sizes = np.clip(parts, 1, total - start)
         rows = full if only_full else np.exp2(np.ceil(np.log2(sizes)))

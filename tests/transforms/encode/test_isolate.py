@@ -125,6 +125,27 @@ def test_what_float16_cannot_hold_is_rejected():
     assert got.vectors["tokens"][0][:, 0].tolist() == [5, 65_504, 6]
 
 
+def test_what_float16_cannot_hold_is_rejected_of_word_types():
+    """Their sums are float32, of which half a value may look like an infinite float16."""
+    view = ViewSpec(name="types", level="word_type", layers=(0,), hidden_size=2, dtype="float16")
+    odd = np.uint32(0x3C007C00).view(np.float32).item()
+    tokens = block_of([[5], [6], [7]], [0, 1, 2])
+    tokens = dataclasses.replace(tokens, rows={view.name: rows_of(view, tokens)})
+
+    def spoil(ids, layers):
+        layers[0][layers[0] == 6] = 70_000
+        layers[0][layers[0] == 7] = odd
+
+    forward = Forward(FakeEncoder(spoil))
+    got = encode_or_reject(
+        tokens,
+        lambda block: encode_block(block, forward, (view,), EncodeSettings(8, max_seq_length=128)),
+        forward.check,
+    )
+    assert [reject.raw for reject in got.tokens.text.rejected] == [b"6"]
+    assert got.vectors["types"][0].tolist() == [[5, 5], [odd, odd]]
+
+
 def test_a_text_on_which_the_encoder_fails_is_found_by_halving():
     def spoil(ids, layers):
         if (ids == 9).any():
