@@ -313,10 +313,10 @@ def estimate(job: Job, work: PendingWork, budget: Budget = RUN_BUDGET, seed: int
     for block in blocks:
         block.weight = float(weights[block.draw])
     in_draws = np.bincount([block.draw for block in blocks], minlength=len(draws))
-    more = float(weights @ (in_draws - [draw.slices for draw in draws]))
-    if is_whole:  # a file without records has a block, too
-        num_blocks = sum(max(number, not draw.skipped) for number, draw in zip(in_draws.tolist(), draws, strict=True))
+    if is_whole:
+        num_blocks = _count_blocks(draws, in_draws)
     else:
+        more = float(weights @ (in_draws - [draw.slices for draw in draws]))
         num_blocks = sampling.num_slices + max(round(more), 0)
     return Estimate(
         blocks,
@@ -328,6 +328,11 @@ def estimate(job: Job, work: PendingWork, budget: Budget = RUN_BUDGET, seed: int
         is_whole=is_whole,
         seconds=time.process_time() - started,
     )
+
+
+def _count_blocks(draws: Sequence[Draw], in_draws: Int64Array) -> int:
+    """The blocks of files that are read whole; a file without records has one, too."""
+    return sum(max(number, not draw.skipped) for number, draw in zip(in_draws.tolist(), draws, strict=True))
 
 
 def _weights(draws: Sequence[Draw], sampling: Sampling) -> npt.NDArray[np.float64]:
@@ -361,7 +366,8 @@ def num_changed(work: PendingWork) -> int:
 
 
 def changed_text(number: int) -> str:
-    """
+    """What is said of this many changed files.
+
     >>> changed_text(2)
     '2 files changed or moved, or packed with such; rows of bytes or texts that the folder has are copied'
     """

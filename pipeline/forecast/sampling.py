@@ -204,12 +204,7 @@ class Sampling:
             read += max(end - first, block.texts.nbytes)  # a dictionary of Parquet holds much text in few bytes
             text, records = text + block.num_bytes, records + block.total(metrics.RECORDS)
             if read >= most:
-                if slice_.max_records is not None:
-                    share = records / max(slice_.max_records - work.done.records, 1)
-                elif _kind(work):
-                    share = text / max(_unpacked_bytes(slice_.file, end) - work.done.num_bytes, 1)
-                else:
-                    share = text / left
+                share = _share_read(work, slice_, text, records, end, left)
                 break
         hits, size = num_places or size, size * min(share, 1.0)
         is_as_expected = skipped or work.max_records is not None or self._job.records.format == "parquet"
@@ -264,7 +259,7 @@ def _size(work: FileToRead) -> int:
 
 
 def _step(work: FileToRead) -> int:
-    """Of a pack, a draw reads every so-manieth file."""
+    """A draw reads every n-th file of a pack: this is n."""
     return -(-(1 + len(work.others)) // _PACKED_FILES)
 
 
@@ -278,6 +273,18 @@ def _left_in(work: FileToRead, start: int, end: int) -> int:
     """The bytes of a range that no committed block covers."""
     starts, ends = work.done.ranges.T
     return end - start - int((np.minimum(ends, end) - np.maximum(starts, start)).clip(0).sum())
+
+
+def _share_read(work: FileToRead, slice_: Slice, text: int, records: int, end: int, left: float) -> float:
+    """The share of what is left to do of a slice that so much text and so many records are.
+
+    `left`: its bytes in the file. `end`: where the text ends in that of the file.
+    """
+    if slice_.max_records is not None:
+        return records / max(slice_.max_records - work.done.records, 1)
+    if _kind(work):
+        return text / max(_unpacked_bytes(slice_.file, end) - work.done.num_bytes, 1)
+    return text / left
 
 
 def _unpacked_bytes(file: InputFile, position: int) -> float:

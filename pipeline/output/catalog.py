@@ -24,7 +24,8 @@ from layerbeam.transforms.flow.commits import Commit, FileRange, InputFile, hash
 from layerbeam.transforms.flow.content_index import keys_of, texts_key
 from layerbeam.transforms.parts import is_part_file, is_table_file
 
-_LISTS, _STATES = Path(__file__).with_name("catalog.sql").read_text("utf-8").split("\n-- Part 2:")
+_PAGE = Path(__file__).with_name("catalog.sql").read_text("utf-8")
+_PART_2 = _PAGE.index("-- Part 2:")
 
 
 class PackedFile(NamedTuple):
@@ -44,7 +45,7 @@ class Catalog(Scratch):
     def __init__(self, output_path: str) -> None:
         self._path = output_path
         self.fingerprint = ""
-        super().__init__(_LISTS)
+        super().__init__(_PAGE[:_PART_2])
 
     def _paths(self, query: str) -> list[str]:
         """The paths of input files that a query gives."""
@@ -98,7 +99,7 @@ class Catalog(Scratch):
         self.fingerprint = fingerprint
         self._change("INSERT INTO pruned VALUES (?)", ((_key(path),) for path in pruned))
         self._change("INSERT INTO run VALUES (?, ?)", [(fingerprint, tables_of)])
-        self._run_script("--" + _STATES)
+        self._run_script(_PAGE[_PART_2:])
         self._drop_overlapping()
         self._change("DELETE FROM live WHERE id IN (SELECT block FROM beyond_limit)")
 

@@ -40,7 +40,7 @@ CREATE TABLE pruned(path BLOB PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE asked(path BLOB PRIMARY KEY) WITHOUT ROWID;
 
 -- Missing files: a commit has lines of them, and they are no input now.
-CREATE VIEW missing AS SELECT ranges.rowid AS range, * FROM ranges WHERE path NOT IN (SELECT path FROM files);
+CREATE VIEW missing AS SELECT * FROM ranges WHERE path NOT IN (SELECT path FROM files);
 
 -- Part 2: the states of blocks, each within the one before.
 
@@ -103,8 +103,7 @@ CREATE VIEW beyond_limit AS SELECT block FROM (
     WHERE records > max_records;
 
 -- Live blocks and what they hold of files.
-CREATE VIEW live_ranges AS SELECT r.rowid AS range, name, fingerprint, fingerprint = (SELECT fingerprint FROM run)
-    AS is_of_run, r.* FROM ranges r JOIN live ON block = id JOIN blocks USING (id);
+CREATE VIEW live_ranges AS SELECT name, fingerprint = (SELECT fingerprint FROM run) AS is_of_run, r.* FROM ranges r JOIN live ON block = id JOIN blocks USING (id);
 
 -- The questions before a run.
 

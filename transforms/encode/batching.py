@@ -69,8 +69,8 @@ def _cheapest_ends(lengths: list[int], batch_tokens: int) -> list[int]:
 def _bucket_ends(lengths: Int64Array, buckets: Sequence[int], batch_tokens: int, *, only_full: bool) -> list[int]:
     """Where each batch ends in falling lengths, all padded to the bucket of its longest text.
 
-    A batch is full, or ends with its bucket, or has half, a quarter, ... of the rows of a full one: whatever costs
-    least for a token.
+    A batch is full or a fraction of full, or ends with its bucket, or has as many texts of its bucket as a power of two
+    allows: whatever costs least for a token.
     """
     before, ends, total = row_splits_of(lengths), [0], len(lengths)
     rising = -_padded_lengths(lengths, buckets)
@@ -78,8 +78,8 @@ def _bucket_ends(lengths: Int64Array, buckets: Sequence[int], batch_tokens: int,
         length = -int(rising[start])
         full = _full_rows(length, batch_tokens)
         rest = min(full, int(np.searchsorted(rising, -length, side="right")) - start)
-        parts = [full, rest] if only_full else [full, full // 2, full // 4, rest, 1 << (rest.bit_length() - 1)]
-        sizes = np.clip(parts, 1, total - start)
+        fractions = [] if only_full else [*(full // part for part in _PARTS), 1 << (rest.bit_length() - 1)]
+        sizes = np.clip([full, rest, *fractions], 1, total - start)
         rows = full if only_full else np.exp2(np.ceil(np.log2(sizes)))
         cost = (rows * length + batch_tokens * _BUCKET_BATCH_COST) / (before[start + sizes] - before[start])
         ends.append(start + int(sizes[cost.argmin()]))

@@ -133,7 +133,7 @@ def encode_block(
     vectors = {view.name: [finish_vectors(view, tokens, values) for values in columns.pop(view.name)] for view in views}
     for view in views:
         if view.dtype == "float16":
-            reason = f"a value is too large for {view.dtype}, see views.{view.name}.dtype"
+            reason = f"a value is too large for float16, see views.{view.name}.dtype"
             faults = dict.fromkeys(overflowing_texts(view, tokens, vectors[view.name]), reason) | faults
     if faults:
         raise UnencodableTextsError(faults)
@@ -141,9 +141,9 @@ def encode_block(
 
 
 def _column_type(view: ViewSpec) -> npt.DTypeLike:
-    """The type of a view's vectors while the batches of a block are encoded: float16 if nothing follows."""
-    is_ready = not (view.aggregates or view.normalize or view.level == "record")
-    return np.float16 if view.dtype == "float16" and is_ready else np.float32
+    """The type of a view's vectors while the batches of a block are encoded: what is stored, unless a step follows."""
+    is_last = not (view.aggregates or view.normalize or view.level == "record")
+    return NUMBER_TYPES[view.dtype].input_type if is_last else np.float32
 
 
 def _cast(values: Float32Array, dtype: npt.DTypeLike) -> npt.NDArray[Any]:

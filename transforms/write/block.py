@@ -60,10 +60,14 @@ def _count_coarse(view: ViewSpec, block: VectorBlock) -> dict[str, Int64Array]:
     return counts
 
 
-def _table_of(view: ViewSpec, block: VectorBlock, vocabulary: pa.StringArray) -> pa.Table:
-    if view.aggregates:
-        return sum_words(view, block.tokens, block.vectors[view.name])
-    return make_table(view, block.tokens, block.vectors[view.name], vocabulary)
+def _table_of(view: ViewSpec, block: VectorBlock, vocabulary: pa.StringArray, changed: Collection[int]) -> pa.Table:
+    """The view's rows of the files but those that have changed; of word types one for each form."""
+    tokens, vectors = block.tokens, block.vectors[view.name]
+    table = sum_words(view, tokens, vectors) if view.aggregates else make_table(view, tokens, vectors, vocabulary)
+    if not changed:
+        return table
+    number_of_file, _ = tokens.text.file_lines(tokens.text.line[texts_of_rows(view, tokens)])
+    return table.filter(pa.array(~np.isin(number_of_file, list(changed))))
 
 
 def write_parts(store: BlockStore, vocabulary: pa.StringArray, block: VectorBlock) -> Iterator[Commit | InputFile]:
@@ -108,10 +112,7 @@ def _write_files(store: BlockStore, vocabulary: pa.StringArray, block: VectorBlo
     for view in views:
         if part_folder(view) in parts:
             continue
-        table = _table_of(view, block, vocabulary)
-        if changed:
-            texts = texts_of_rows(view, block.tokens)
-            table = table.filter(pa.array(~np.isin(text.file_lines(text.line[texts])[0], list(changed))))
+        table = _table_of(view, block, vocabulary, changed)
         if table.num_rows:
             tables = row_groups(view, table) if view.aggregates else [table]
             parts[part_folder(view)] = write_part(output, view, name, *tables)

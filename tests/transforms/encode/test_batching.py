@@ -76,7 +76,7 @@ def test_padding_is_a_few_per_cent():
 
 
 def test_padding_to_fine_buckets_is_small():
-    """Also that of the last batch of each bucket, which goes on with shorter texts."""
+    """The last batch of a bucket is filled with shorter texts, so it is not padded much either."""
     lengths = np.clip(np.random.default_rng(0).lognormal(3.3, 0.5, 8000).astype(np.int64), 3, 256)
     buckets = [*range(4, 64, 4), *range(64, 129, 8), *range(144, 257, 16)]
     for is_full in (False, True):
