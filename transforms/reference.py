@@ -66,10 +66,11 @@ class ReferenceWordPiece:
                 ids += [self.ids[piece] for word in self.words(part) for piece in self.pieces(word)]
         return ids
 
-    def sequence(self, first: str, second: str, max_seq_length: int) -> tuple[list[int], list[int]]:
-        """(ids, segment ids) of [CLS] first [SEP] second [SEP], without an empty second text."""
+    def sequence(self, first: str | list[str], second: str, max_seq_length: int) -> tuple[list[int], list[int]]:
+        """(ids, segment ids) of [CLS] first [SEP] second [SEP], without an empty second text. A list: given words."""
         before, between, after = self.special or ([self.ids["[CLS]"]], [self.ids["[SEP]"]], [self.ids["[SEP]"]])
-        one, two = self.tokenize(first), self.tokenize(second)
+        words = [first] if isinstance(first, str) else first
+        one, two = [token_id for word in words for token_id in self.tokenize(word)], self.tokenize(second)
         cut_pair(one, two, max_seq_length - len(before + (between if two else []) + after))
         ids = before + one + (between if two else after)
         more = two + after if two else []
@@ -110,9 +111,12 @@ class ReferenceLibraryTokenizer:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
 
-    def sequence(self, first: str, second: str, max_seq_length: int) -> tuple[list[int], list[int]]:
-        """(ids, segment ids) of a text or a pair, cut to length, without an empty second text."""
-        one, two = (self._tokenizer.encode(text, add_special_tokens=False) for text in (first, second))
+    def sequence(self, first: str | list[str], second: str, max_seq_length: int) -> tuple[list[int], list[int]]:
+        """(ids, segment ids) of a text or a pair, cut to length, without an empty second text. A list: given words."""
+        one, two = (
+            self._tokenizer.encode(text, is_pretokenized=isinstance(text, list), add_special_tokens=False)
+            for text in (first, second)
+        )
         kept, kept_second = list(one.ids), list(two.ids)
         cut_pair(kept, kept_second, max_seq_length - self._tokenizer.num_special_tokens_to_add(is_pair=len(two) > 0))
         one.truncate(len(kept))

@@ -21,7 +21,7 @@ _PASSWORD = re.compile(r"^([a-z][-a-z0-9+.]*://)[^/@]*:[^/@]*@", re.IGNORECASE)
 # Of presigned addresses, shared access signatures, and links with a token.
 _PARAMETER = re.compile(r"[?&#]([^=&#/]*(?:sig|token|key|secret|passw|credential|auth)[^=&#/]*)=[^&#]", re.IGNORECASE)
 
-FieldType = Literal["string", "int64", "float64", "bool"]
+FieldType = Literal["string", "int64", "float64", "bool", "list<string>", "list<int64>", "list<float64>", "list<bool>"]
 
 
 def _check_field(given: Any) -> Any:
@@ -35,14 +35,15 @@ def _check_field(given: Any) -> Any:
             raise ValueError(f"path has {groups} groups; put the part to keep in one, as in 'corpus/([^/]+)/'")
     elif given not in get_args(FieldType):
         raise ValueError(
-            "should be 'string', 'int64', 'float64', 'bool' or a mapping such as {path: 'corpus/([^/]+)/'}"
+            "should be 'string', 'int64', 'float64', 'bool', for given words 'list<string>' and so on, or a mapping "
+            "such as {path: 'corpus/([^/]+)/'}"
         )
     return given
 
 
 Field = Annotated[FieldType | dict[Literal["path"], str], BeforeValidator(_check_field)]
 # `auto`, in a configuration only: found from the names and first bytes of the files before anything is read.
-Format = Literal["auto", "text", "jsonl", "parquet", "csv", "tsv"]
+Format = Literal["auto", "text", "jsonl", "parquet", "csv", "tsv", "conllu", "conll"]
 
 
 def setting(default: Any, meaning: str, **facts: Any) -> Any:
@@ -106,6 +107,11 @@ Language = Literal[
 USUAL_DELIMITER = {"csv": ",", "tsv": "\t"}
 _DELIMITED = tuple(USUAL_DELIMITER)
 _FIELDS = ("jsonl", "parquet", *_DELIMITED)
+# Formats of sentences as lists of words, and the columns of a word. Source: https://universaldependencies.org/format
+WORD_COLUMNS = {
+    "conllu": ["id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc"],
+    "conll": ["word", "tag"],
+}
 _PACK_BLOCKS = 4
 
 
@@ -164,7 +170,7 @@ class RecordFormat(Settings):
     encoding: Annotated[str, AfterValidator(check_encoding)] = setting(
         "utf-8",
         "utf-8 or a single-byte encoding (latin-1, cp1252, ...); a UTF-8 byte order mark is dropped",
-        only=("text", "jsonl", *_DELIMITED),
+        only=("text", "jsonl", *_DELIMITED, *WORD_COLUMNS),
     )
     invalid_bytes: Literal["reject", "replace"] = setting(
         "reject",
@@ -177,13 +183,24 @@ class RecordFormat(Settings):
         "blank lines",
         only=_FIELDS,
     )
+    words: Literal["in_text", "given"] = setting(
+        "in_text",
+        "given: text_field holds a list of words, each of them one word whatever is in it; conllu and conll always do",
+        only=("jsonl", "parquet"),
+    )
     pair_field: str | None = setting(None, "the field with the second text of a pair", only=_FIELDS)
     pair_separator: str | None = setting(None, '" ||| " reads pairs as extract_features.py does', only=("text",))
-    id_field: str | None = setting(None, "the field that is copied to the column `id`", only=_FIELDS)
+    id_field: str | None = setting(
+        None,
+        "the field that is copied to the column `id`, in conllu a comment such as sent_id",
+        only=(*_FIELDS, "conllu"),
+    )
     keep_fields: dict[str, Field] = setting(  # noqa: RUF009
         {},
-        "more fields to copy to the output, with their types; of every format also {path: EXPRESSION}: a string from "
-        "the path of the file, what the one group of a regular expression (RE2) matches first, null without a match",
+        "more fields to copy to the output, with their types; of given words also list<string> and so on, a value for "
+        "each word, of which rows of words and tokens have their own; of every format also {path: EXPRESSION}: a "
+        "string from the path of the file, what the one group of a regular expression (RE2) matches first, null "
+        "without a match",
     )
     delimiter: _Character = setting(None, "what separates two fields; null: a comma, or a tab in tsv", only=_DELIMITED)  # noqa: RUF009
     quote: _Quote = setting(  # noqa: RUF009
@@ -192,7 +209,12 @@ class RecordFormat(Settings):
     escape: _Character = setting(  # noqa: RUF009
         None, "what stands before a quote in a text, as \\ of Spark and MySQL; null: another quote", only=_DELIMITED
     )
-    column_names: list[str] | None = setting(None, "null: the first row has them", only=_DELIMITED, min_length=1)  # noqa: RUF009
+    column_names: list[str] | None = setting(  # noqa: RUF009
+        None,
+        "null: the first row has them; conll: [word, tag]",
+        only=(*_DELIMITED, "conll"),
+        min_length=1,
+    )
     max_record_bytes: int = setting(
         32 << 20,
         "a longer record is rejected: its bytes in the file, line ends included; of Parquet, those of its texts",
@@ -223,25 +245,38 @@ class RecordFormat(Settings):
 
     @property
     def has_fields(self) -> bool:
-        return self.format in _FIELDS
+        return self.format in (*_FIELDS, *WORD_COLUMNS)
+
+    @property
+    def has_words(self) -> bool:
+        """Whether a text is a list of words."""
+        return self.words == "given" or self.format in WORD_COLUMNS
+
+    @property
+    def word_columns(self) -> list[str]:
+        """The columns of a word, in formats of sentences as lists of words."""
+        return (self.column_names if self.format == "conll" else None) or WORD_COLUMNS.get(self.format, [])
 
     @property
     def text_fields(self) -> list[str]:
         """The fields with the text: several are joined."""
+        if self.word_columns:
+            return ["form" if self.format == "conllu" else "word"]
         return [self.text_field] if isinstance(self.text_field, str) else self.text_field
 
     @property
     def fields_read(self) -> list[tuple[str, str]]:
         """(name, type) of each field that records have: texts, pair, id (its type is `id`) and kept fields."""
-        texts = [(name, "string") for name in self.text_fields]
+        texts = [(name, "list<string>" if self.has_words else "string") for name in self.text_fields]
         pair, id_ = (self.pair_field, "string"), (self.id_field, "id")
         kept = ((name, type_) for name, type_ in self.kept_types.items() if name not in self.path_fields)
         return [(name, type_) for name, type_ in (*texts, pair, id_, *kept) if name is not None]
 
     @property
     def kept_types(self) -> dict[str, str]:
-        """The type of each kept field."""
-        return {name: given if isinstance(given, str) else "string" for name, given in self.keep_fields.items()}
+        """The type of each kept field; `list<...>` of one that has a value for each word."""
+        types = {name: given if isinstance(given, str) else "string" for name, given in self.keep_fields.items()}
+        return types | {name: f"list<{types[name]}>" for name in self.word_columns if name in types}
 
     @property
     def path_fields(self) -> dict[str, str]:

@@ -204,8 +204,7 @@ def resolve(config: Config) -> Job:
             open_splitter(splitter, config.input.language)
         except SplitterError as error:
             raise UsageError(str(error)) from error
-    ids = [("id", "string")] if config.input.id_field is not None else []
-    job = resolve_embedding(config, [*ids, *config.input.kept_types.items()])
+    job = resolve_embedding(config, words_are_given=config.input.has_words)
     for setting in ("pair_field", "pair_separator"):
         if getattr(config.input, setting) is not None:
             job.check_pairs(f"input.{setting}")
@@ -243,6 +242,7 @@ def with_format(job: Job, format_: Format) -> Job:
 
 
 def _make_job(config: Config, job: EmbedJob) -> Job:
+    job = dataclasses.replace(job, views=tuple(_with_fields(view, config.input) for view in job.views))
     identity = _identify(config, job)
     settings = dataclasses.asdict(config)
     del settings["output"]["path"]  # equal runs into two folders are equal
@@ -253,13 +253,32 @@ def _make_job(config: Config, job: EmbedJob) -> Job:
     return Job(config, job.encoder, job.views, job.versions, job.notes, run_identity, output, limits)
 
 
+def _with_fields(view: ViewSpec, records: RecordFormat) -> ViewSpec:
+    """The view with the fields of its rows: those that have a value for each word only if rows are words or tokens."""
+    types = {**({"id": "string"} if records.id_field is not None else {}), **records.kept_types}
+    of_words = {name for name, type_ in types.items() if type_.startswith("list<")}
+    if of_words and view.format == "tfrecord" and view.level in ("token", "word"):
+        raise UsageError(
+            f"views.{view.name}.format: an example of tfrecord is a text, and {', '.join(sorted(of_words))} of "
+            "input.keep_fields belongs to words; use parquet or jsonl"
+        )
+    left_out = set() if view.level == "token" or view.has_word_rows else of_words
+    fields = ((name, type_.removeprefix("list<").removesuffix(">")) for name, type_ in types.items())
+    return dataclasses.replace(view, fields=tuple(field for field in fields if field[0] not in left_out))
+
+
 def resolve_embedding(
-    config: EmbedConfig, fields: Iterable[tuple[str, str]] = (), unsaid: Mapping[str, Any] = MappingProxyType({})
+    config: EmbedConfig,
+    fields: Iterable[tuple[str, str]] = (),
+    unsaid: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    words_are_given: bool = False,
 ) -> EmbedJob:
     """The encoder, of which only the small files are read, and the views with nothing left open.
 
     `fields`: name and type of the columns copied from the input. `unsaid`: settings of views of texts, where neither
-    they nor the model's files say anything. UsageError if encoder and settings do not fit, or TensorFlow and TF Text.
+    they nor the model's files say anything. `words_are_given`: a form of `keep_words` may be any word. UsageError if
+    encoder and settings do not fit, or TensorFlow and TF Text.
     """
     try:
         installed = versions()
@@ -269,7 +288,10 @@ def resolve_embedding(
     recipe = complete(encoder, config.encoder, config.views, unsaid)
     encoder, settings = _fit_encoder(encoder.with_marker(recipe.encoder.prompt or ""), recipe.encoder)
     config = dataclasses.replace(config, encoder=settings, views=dict(recipe.views))
-    views = tuple(_resolve_view(name, settings, encoder, tuple(fields)) for name, settings in config.views.items())
+    views = tuple(
+        _resolve_view(name, settings, encoder, tuple(fields), words_are_given)
+        for name, settings in config.views.items()
+    )
     return EmbedJob(config, encoder, views, installed, recipe.notes)
 
 
@@ -361,7 +383,11 @@ def _read_lines(where: str, file: str, *, or_else: str = "") -> list[str]:
 
 
 def _resolve_view(
-    name: str, settings: ViewSettings, encoder: EncoderSource, fields: tuple[tuple[str, str], ...]
+    name: str,
+    settings: ViewSettings,
+    encoder: EncoderSource,
+    fields: tuple[tuple[str, str], ...],
+    words_are_given: bool,
 ) -> ViewSpec:
     """The view with absolute layers, none for the pooler, and the forms to keep."""
     try:
@@ -372,7 +398,7 @@ def _resolve_view(
     unsupported_reason = encoder.unsupported_reason(tuple(layers), pooler=pooler)
     if unsupported_reason is not None:
         raise UsageError(f"views.{name}.{'pooling' if pooler else 'layers'}: {encoder.handle}: {unsupported_reason}")
-    forms = _forms_to_keep(f"views.{name}.keep_words", settings, encoder)
+    forms = _forms_to_keep(f"views.{name}.keep_words", settings, encoder, words_are_given)
     resolved = {"layers": tuple(layers), "given_layers": tuple(layers.values()), "keep_words": forms}
     try:
         modules = tuple(open_dense(encoder, folder) for folder in settings.dense or ())
@@ -462,7 +488,9 @@ def _skip_token_ids(where: str, view: ViewSettings, encoder: EncoderSource) -> t
     return tuple(ids[entry] for entry in view.skip_tokens)
 
 
-def _forms_to_keep(where: str, view: ViewSettings, encoder: EncoderSource) -> tuple[str, ...] | None:
+def _forms_to_keep(
+    where: str, view: ViewSettings, encoder: EncoderSource, words_are_given: bool
+) -> tuple[str, ...] | None:
     """The forms of `keep_words`, a list or a file with one per line. UsageError for a form of several words."""
     given = view.keep_words
     if given is None:
@@ -473,6 +501,8 @@ def _forms_to_keep(where: str, view: ViewSettings, encoder: EncoderSource) -> tu
     forms = tuple(dict.fromkeys(form.strip() for form in given if form.strip()))
     if not forms:
         raise UsageError(f"{where}: has no forms; name at least one, or remove it")
+    if words_are_given:
+        return forms
     of_forms = [form.split() for form in forms] if view.words == "whitespace" else _basic_words(forms, encoder)
     for form, words in zip(forms, of_forms, strict=True):
         if len(words) > 1:
@@ -502,6 +532,8 @@ def _identify(config: Config, job: EmbedJob) -> dict[str, Any]:
     settings["input"]["quote"] = config.input.quote_mark
     if config.input.escape is None:  # as before there was this setting
         del settings["input"]["escape"]
+    if config.input.words == "in_text":  # the same
+        del settings["input"]["words"]
     if config.input.splitter is None:
         del settings["input"]["sentences"], settings["input"]["language"]
     if config.input.unit != "chunk":

@@ -66,6 +66,7 @@ def find_in_input(given: InputConfig, encoder: EncoderConfig) -> Iterator[str]:
     yield from _misplaced(given, "format", changed)
     yield from _in_unit(given, changed)
     yield from _in_pairs(given, encoder)
+    yield from _in_words(given)
     yield from _in_quotes(given)
     yield from _in_path_fields(given.path_fields)
     yield from _in_kept_fields(given)
@@ -82,6 +83,23 @@ def _in_pairs(given: InputConfig, encoder: EncoderConfig) -> Iterator[str]:
         yield "pair_separator: is empty; give the characters between the two texts, or null"
     if given.pair_field in given.text_fields:
         yield f"pair_field: {given.pair_field} is already input.text_field"
+
+
+def _in_words(given: InputConfig) -> Iterator[str]:
+    """What breaks a rule of words that the input gives."""
+    lists = [name for name, type_ in given.keep_fields.items() if isinstance(type_, str) and type_.startswith("list<")]
+    if given.words != "given":
+        yield from (f"keep_fields.{name}: a list has a value for each word; set words: given" for name in lists)
+    if not given.has_words:
+        return
+    if given.unit == "sentence":
+        yield "unit: a sentence splitter knows nothing of the words that are given; leave records whole, or set chunk"
+    if given.pair_field is not None:
+        yield "pair_field: a text whose words are given has no second text; remove it"
+    if len(given.text_fields) > 1:
+        yield "text_field: several fields are joined as texts, not as words; name one"
+    if given.format == "conll" and given.word_columns.count("word") != 1:
+        yield f"column_names: is {given.column_names}; give one of them the name word"
 
 
 def _in_quotes(given: InputConfig) -> Iterator[str]:

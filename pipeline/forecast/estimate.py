@@ -277,7 +277,7 @@ def _count_keys(view: ViewSpec, tokens: TokenBlock) -> collections.Counter[tuple
     """How often each key of a view of word types occurs: the values of `group_by` and the form."""
     rows = tokens.rows[view.name]
     assert rows.words is not None  # noqa: S101 - for mypy
-    columns = [tokens.text.column(name).take(pa.array(rows.text)) for name in view.group_by]
+    columns = [tokens.text.column_of_rows(name, rows.text, rows.words.word_index) for name in view.group_by]
     columns.append(rows.words.forms.take(pa.array(rows.words.form)))
     names = [str(number) for number in range(len(columns))]
     counts = pa.table(columns, names).group_by(names).aggregate([([], "count_all")])

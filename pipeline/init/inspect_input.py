@@ -25,7 +25,7 @@ from layerbeam.transforms.input import INPUT_FORMATS
 from layerbeam.transforms.input.content import UTF8_MARK, contradiction, format_by_content, format_by_name, read_head
 from layerbeam.transforms.input.delimited import DELIMITERS, bad_lines
 from layerbeam.transforms.input.jsonl import fields_of
-from layerbeam.transforms.settings import USUAL_DELIMITER, RecordFormat
+from layerbeam.transforms.settings import USUAL_DELIMITER, WORD_COLUMNS, RecordFormat
 
 # Names of columns that hold the text, the most certain first.
 _TEXT_NAMES = (
@@ -73,6 +73,10 @@ def inspect_input(pattern: str, output_path: str) -> FoundInput:
         raise UsageError(f"--input: {name}: cannot be read ({reason})") from error
     if format_ == "text":
         notes = [f"{name}: {', '.join(facts)}", "reads each line as a text; `input.record` has other choices"]
+        return FoundInput(settings, pattern, notes)
+    if format_ in WORD_COLUMNS:
+        what = f"reads each sentence as a list of words, with the columns {', '.join(WORD_COLUMNS[format_])}"
+        notes = [f"{name}: {', '.join(facts)}", what]
         return FoundInput(settings, pattern, notes)
     shown = ", ".join(map(one_line, itertools.islice(columns, _SHOWN_COLUMNS)))
     facts.append(f"{count_noun(len(columns), 'column')}: {shown}{', ...' if len(columns) > _SHOWN_COLUMNS else ''}")

@@ -12,7 +12,9 @@ from layerbeam.transforms.parts import read_rejects
 # A larger share of the records is a mistake in the settings rather than in some records.
 _FREQUENT_SHARE = 0.03
 _TYPES = {"a number": "float64", "a number with a fraction": "float64", "a string": "string", "a boolean": "bool"}
-_WRONG_TYPE = re.compile(r"field `(?P<field>.+)` is (?P<found>[^`]+), not (?P<type>int64|float64|bool|a string)")
+_WRONG_TYPE = re.compile(
+    r"field `(?P<field>.+)` is (?P<found>[^`]+), not (?P<type>int64|float64|bool|a string|an array)"
+)
 # By the beginning of the reason.
 _REMEDIES = {
     "invalid UTF-8": "set input.encoding: cp1252 or latin-1 if the files are not UTF-8, or invalid_bytes: replace",
@@ -39,8 +41,15 @@ def remedy(reason: str, text_field: str | list[str] = "text") -> str | None:
     'set input.keep_fields: {size: float64}'
     """
     wrong = _WRONG_TYPE.fullmatch(reason)
+    text_fields = [text_field] if isinstance(text_field, str) else text_field
+    if wrong and "an array" in (wrong["found"], wrong["type"]):
+        is_list = wrong["found"] == "an array"
+        if wrong["field"] in text_fields:
+            return f"set input.words: {'given' if is_list else 'in_text'}"
+        type_ = f"list<{wrong['type'].removeprefix('a ')}>" if is_list else _TYPES.get(wrong["found"])
+        return f"set input.keep_fields: {{{wrong['field']}: {type_}}}"
     field = re.match(r"field `(.+?)`(?: is (missing)|: invalid| does not fit in (int64|float64))", reason)
-    if wrong and wrong["field"] not in ([text_field] if isinstance(text_field, str) else text_field):
+    if wrong and wrong["field"] not in text_fields:
         type_ = _TYPES.get(wrong["found"])
         return f"set input.keep_fields: {{{wrong['field']}: {type_}}}" if type_ else _remove(wrong["field"])
     if wrong or (field and field[2]):

@@ -168,7 +168,7 @@ def _piece_of(job: Job, records: TextBlock, num_tokens: float, inside: float, si
     begin = inside * max(ends[-1] - size, 0)
     first, after = (int(np.searchsorted(ends, place, side="right")) for place in (begin, begin + size))
     piece = records.take(np.arange(first, max(after, first + 1)))
-    if lengths[first] > size:
+    if lengths[first] > size and piece.words is None:
         most = int(size * _CHARACTERS)
         texts = pc.utf8_slice_codeunits(piece.texts, 0, most)
         pairs = None if piece.pairs is None else pc.utf8_slice_codeunits(piece.pairs, 0, most)

@@ -14,6 +14,7 @@ from layerbeam.pipeline.output.work import PendingWork
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow.commits import InputFile, printable
 from layerbeam.transforms.input import delimited, parquet
+from layerbeam.transforms.input.conll import comment_of
 from layerbeam.transforms.input.content import UTF8_MARK
 from layerbeam.transforms.input.jsonl import field_names
 from layerbeam.transforms.input.path_fields import value_of_path
@@ -32,7 +33,7 @@ def check_fields(job: Job, work: PendingWork) -> None:
     settings = {records.pair_field: "pair_field", records.id_field: "id_field"}
     settings |= dict.fromkeys(records.text_fields, "text_field")
     missing = {name: settings.get(name, "keep_fields") for name, _ in records.fields_read}
-    seen: dict[str, None] = {}  # in the order of the records
+    seen = dict.fromkeys(records.word_columns)  # in the order of the records
     num_records, problem = 0, ""
     files = [file for file in work.files if file.size]
     _check_paths(files, records)
@@ -42,7 +43,7 @@ def check_fields(job: Job, work: PendingWork) -> None:
                 delimited.read_header(file, records)
             elif records.format == "parquet":
                 next(parquet.find_pieces(file, 1, records), None)
-            if records.format != "jsonl":
+            if records.format not in ("jsonl", "conllu"):
                 return
             with storage.open_binary(file.path, _HEAD_BYTES) as opened:
                 data = next(storage.read_chunks(opened, file.path, _HEAD_BYTES), b"")
@@ -54,7 +55,8 @@ def check_fields(job: Job, work: PendingWork) -> None:
             continue
         # The last line may be cut off, and then it is not valid.
         for line in itertools.islice(data.removeprefix(UTF8_MARK).split(b"\n"), _RECORDS):
-            names = field_names(line.decode(records.encoding, "replace"))
+            text = line.decode(records.encoding, "replace")
+            names = list(comment_of(text.strip())) or None if records.word_columns else field_names(text)
             num_records += names is not None
             seen |= dict.fromkeys(names or ())
             if missing.keys() <= seen.keys():

@@ -55,7 +55,7 @@ class RecomputedJob:
         self.in_float32 = ReferenceEncoder(job.encoder) if settings.compute_dtype == "int8" else None
         self.dense_weights = {module: read_dense_weights(job.encoder, module) for module in needed_dense(job.views)}
         self.vocabulary = pa.array(job.encoder.vocabulary, pa.string())
-        self.reference_tokenizer = _reference_tokenizer(job.encoder)
+        self.reference_tokenizer = _reference_tokenizer(job.encoder, of_words=job.records.has_words)
         self._tokenize = Tokenizer(job.encoder, job.views, job.sequences)
 
     def block(self, block: TextBlock, rejected: Container[tuple[str, int, bytes]]) -> RecomputedBlock:
@@ -119,7 +119,9 @@ class RecomputedBlock:
         room = sequences.max_seq_length if sequences.long_text != "window" else 1 << 40
         own = slice(*contexts.row_splits[context : context + 2])
         pairs = tokens.text.pairs
-        first = sequences.prompt + contexts.texts[context].as_py()
+        first: str | list[str] = sequences.prompt + contexts.texts[context].as_py()
+        if contexts.words is not None:
+            first = [sequences.prompt, *contexts.words.lists[context].as_py()]
         second = "" if pairs is None else pairs[text].as_py() or ""
         found = (contexts.token_ids[own].tolist(), contexts.segment_ids[own].tolist())
         self._agrees[context] = found == reference.sequence(first, second, room)
@@ -254,11 +256,11 @@ def _place(block: TextBlock, text: int) -> tuple[str, int]:
     return printable(block.files[int(numbers[0])].file.path), int(lines[0])
 
 
-def _reference_tokenizer(encoder: EncoderSource) -> ReferenceWordPiece | ReferenceLibraryTokenizer:
+def _reference_tokenizer(encoder: EncoderSource, *, of_words: bool) -> ReferenceWordPiece | ReferenceLibraryTokenizer:
     vocabulary = load_vocabulary(encoder)
     if vocabulary.library == "tokenizers":
         return ReferenceLibraryTokenizer(
-            load_library_tokenizer(encoder.handle, vocabulary.file, encoder.special_in_text)
+            load_library_tokenizer(encoder.handle, vocabulary.file, encoder.special_in_text, of_words=of_words)
         )
     special = encoder.special
     return ReferenceWordPiece(

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from layerbeam.transforms.flow import metrics
 from layerbeam.transforms.flow.commits import FileRange, InputFile, Rejected, name_of, printable
@@ -29,7 +30,10 @@ Float32Array = npt.NDArray[np.float32]
 
 
 # The types of kept fields.
-FIELD_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_()}
+FIELD_TYPES: dict[str, pa.DataType] = {
+    "string": pa.string(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_()
+}  # fmt: skip
+FIELD_TYPES |= {f"list<{name}>": pa.list_(type_) for name, type_ in FIELD_TYPES.items()}
 
 
 def row_splits_of(counts: npt.NDArray[Any]) -> Int64Array:
@@ -88,6 +92,58 @@ def counts_of_file(counts: Mapping[str, int]) -> dict[str, Int64Array]:
 
 
 @dataclasses.dataclass
+class GivenWords:
+    """The words of T texts, which the input gives; a text is its words, joined by blanks.
+
+    `lists`: list<string> [T] without nulls; `first`: int32 [T], the place of each text's first word in its record.
+    """
+
+    lists: pa.ListArray
+    first: Int32Array
+
+    @classmethod
+    def of(cls, lists: pa.ListArray) -> GivenWords:
+        """The words of records."""
+        return cls(lists, np.zeros(len(lists), np.int32))
+
+    @functools.cached_property
+    def splits(self) -> Int64Array:
+        """Text t has the words `splits[t]:splits[t + 1]`: int64 [T + 1]."""
+        return row_splits_of(pc.list_value_length(self.lists).to_numpy())
+
+    @functools.cached_property
+    def places(self) -> tuple[Int32Array, Int32Array]:
+        """(first code point, the one after the last) of each word in its text: int32 [W] each."""
+        sizes = pc.utf8_length(self.lists.flatten()).to_numpy().astype(np.int64)
+        begins = row_splits_of(sizes + 1)[:-1]
+        start = begins - np.append(begins, 0)[self.splits[:-1]][row_of_each(self.splits)]
+        return start.astype(np.int32), (start + sizes).astype(np.int32)
+
+    def number(self, text: Int64Array, word_index: Int32Array) -> Int64Array:
+        """The number, from 0 to W, of the words at these places in the records of these texts."""
+        return np.asarray(self.splits[text] + word_index - self.first[text])
+
+    def take(self, texts: pa.Array) -> GivenWords:
+        return GivenWords(self.lists.take(texts), self.first[texts.to_numpy()])
+
+    def within(self, text: Int64Array, spans: Int64Array) -> tuple[GivenWords, Int64Array, Int64Array]:
+        """The words in S spans of texts, int64 [S, 2], which begin and end with words; their row splits and numbers."""
+        size = 1 + max(int(spans.max(initial=0)), *(int(places.max(initial=0)) for places in self.places))
+        before = row_of_each(self.splits) * (size + 1)
+        first = np.searchsorted(before + self.places[0], text * (size + 1) + spans[:, 0])
+        last = np.searchsorted(before + self.places[1], text * (size + 1) + spans[:, 1], side="right")
+        splits = row_splits_of(last - first)
+        numbers = np.arange(splits[-1]) + (first - splits[:-1])[row_of_each(splits)]
+        lists = as_lists(self.lists.flatten().take(pa.array(numbers)), splits)
+        return GivenWords(lists, (self.first[text] + first - self.splits[text]).astype(np.int32)), splits, numbers
+
+
+def as_lists(values: pa.Array, splits: Int64Array) -> pa.ListArray:
+    """Lists of these values, with these row splits."""
+    return pa.ListArray.from_arrays(pa.array(splits, pa.int32()), values)
+
+
+@dataclasses.dataclass
 class TextBlock:
     """Consecutive texts of one slice, or a pack: the texts of several small files.
 
@@ -101,7 +157,8 @@ class TextBlock:
 
     `pairs`: string [T], the second text of each pair, null for a single text; `pair_offset`: its first code point in
     the record. Both are None if no text is a pair. `fields`: columns copied to the output (`id` and kept fields), [T]
-    each, of the declared types, null if a record has none. `content_index`: of its slice.
+    each, of the declared types, null if a record has none. `words`: if the input gives them; then a field of lists has
+    a value for each of them. `content_index`: of its slice.
     """
 
     files: tuple[FileRange, ...]
@@ -114,6 +171,7 @@ class TextBlock:
     pairs: pa.StringArray | None = None
     pair_offset: Int32Array | None = None
     fields: dict[str, pa.Array] = dataclasses.field(default_factory=dict)
+    words: GivenWords | None = None
     content_index: str = ""
     together: str | None = None
 
@@ -151,6 +209,14 @@ class TextBlock:
             return self.fields[name]
         paths = pa.array([printable(file_range.file.path) for file_range in self.files])
         return paths.take(pa.array(self.file_lines(self.line)[0]))
+
+    def column_of_rows(self, name: str, text: Int64Array, word_index: Int32Array | None = None) -> pa.Array:
+        """A copied column of the rows of these texts; of a field of lists the value of each row's word, if any."""
+        column = self.column(name)
+        if self.words is None or word_index is None or not pa.types.is_list(column.type):
+            return column.take(pa.array(text))
+        number = self.words.number(text, word_index)
+        return column.flatten().take(pa.array(number, mask=word_index < 0))
 
     def count_lines(self, line: Int64Array, weights: Int32Array | None = None) -> Int64Array:
         """How many of these lines, or the sum of their weights, are in each file: int64 [F]."""
@@ -194,6 +260,7 @@ class TextBlock:
             pairs=None if self.pairs is None else self.pairs.take(index),
             pair_offset=None if self.pair_offset is None else self.pair_offset[texts],
             fields={name: values.take(index) for name, values in self.fields.items()},
+            words=None if self.words is None else self.words.take(index),
         )
 
 
@@ -252,7 +319,7 @@ class Contexts:
 
     `texts`: string [C]. Context c has the tokens `row_splits[c]:row_splits[c + 1]`: int64 [C + 1]; `token_ids`,
     `segment_ids` and `word_index` are theirs, as in `TokenBlock`. `of_text`: int64 [T], ascending, the context of each
-    text; `place`: int64 [N], which token of the contexts each of the block's tokens is.
+    text; `place`: int64 [N], which token of the contexts each of the block's tokens is. `words`: of `texts`, if given.
     """
 
     texts: pa.StringArray
@@ -262,6 +329,7 @@ class Contexts:
     word_index: Int32Array
     of_text: Int64Array
     place: Int64Array
+    words: GivenWords | None = None
 
     def take(self, texts: Int64Array, positions: Int64Array) -> Contexts:
         """The contexts of these texts, which have the block's tokens `positions`."""
@@ -272,7 +340,9 @@ class Contexts:
         moved[tokens] = np.arange(len(tokens))
         columns = {name: getattr(self, name)[tokens] for name in ("token_ids", "segment_ids", "word_index")}
         kept_texts = self.texts.take(pa.array(kept))
-        return Contexts(kept_texts, row_splits, **columns, of_text=of_text, place=moved[self.place[positions]])
+        words = None if self.words is None else self.words.take(pa.array(kept))
+        place = moved[self.place[positions]]
+        return Contexts(kept_texts, row_splits, **columns, of_text=of_text, place=place, words=words)
 
 
 @dataclasses.dataclass
@@ -281,10 +351,11 @@ class TokenBlock:
 
     Text t has the tokens `row_splits[t]:row_splits[t + 1]`. `row_splits`: int64 [T + 1]; `token_ids`: int32 [N];
     `segment_ids`: int8 [N], 1 in the second text of a pair; `start`, `end`: int32 [N], code points of the record;
-    `word_char`: int32 [N], a character of the token's word; `word_index`: int32 [N], from 0 in the text; `form`: int32
-    [N], `forms[form]` is the word. These five are -1 for special tokens; the last three also for white space.
-    `num_dropped`: int32 [T], tokens cut off at `max_seq_length`. `rows`: {view: its rows}. `within`: what the encoder
-    gets; None: the texts themselves. Then a text may have no tokens, and its special tokens are those of its context.
+    `word_char`: int32 [N], a character of the token's word; `word_index`: int32 [N], from 0 in the text, of given words
+    in the record; `form`: int32 [N], `forms[form]` is the word. These five are -1 for special tokens; the last three
+    also for white space. `num_dropped`: int32 [T], tokens cut off at `max_seq_length`. `rows`: {view: its rows}.
+    `within`: what the encoder gets; None: the texts themselves. Then a text may have no tokens, and its special tokens
+    are those of its context.
     """
 
     text: TextBlock
@@ -309,7 +380,7 @@ class TokenBlock:
             return self.within
         of_text, place = np.arange(len(self.num_dropped)), np.arange(len(self.token_ids))
         columns = (self.row_splits, self.token_ids, self.segment_ids, self.word_index)
-        return Contexts(self.text.texts, *columns, of_text, place)
+        return Contexts(self.text.texts, *columns, of_text, place, self.text.words)
 
 
 @dataclasses.dataclass

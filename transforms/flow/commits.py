@@ -16,7 +16,7 @@ from layerbeam.transforms.flow import layout, metrics
 from layerbeam.transforms.settings import adapter
 
 Record = TypeVar("Record")
-_PLACE_IN_RECORD = re.compile(r" at (?:byte|character) \d| \([\d,]+ tokens ")
+_PLACE_IN_RECORD = re.compile(r" at (?:byte|character|line|word) \d| \([\d,]+ tokens ")
 
 
 def _encodable(text: str) -> str:

@@ -1,5 +1,6 @@
 """Input formats: one class for each."""
 
+from layerbeam.transforms.input.conll import ConllInput, ConlluInput
 from layerbeam.transforms.input.delimited import CsvInput, TsvInput
 from layerbeam.transforms.input.input_format import INPUT_FORMATS
 from layerbeam.transforms.input.jsonl import JsonLinesInput
@@ -14,4 +15,6 @@ INPUT_FORMATS |= {
     "parquet": ParquetInput(),
     "csv": CsvInput(),
     "tsv": TsvInput(),
+    "conllu": ConlluInput(),
+    "conll": ConllInput(),
 }

@@ -371,18 +371,18 @@ def _numbers(values: list[str | None], name: str, type_: str, reasons: dict[int,
     for index, value in enumerate(values):
         number, given = None, (value or "").strip()
         if given:
-            number = _number(given, type_)
+            number = parse_number(given, type_)
             if number is None:
                 reasons.setdefault(index, f"field `{name}` is not {type_}")
         numbers.append(number)
     return pa.array(numbers, FIELD_TYPES[type_])
 
 
-def _number(given: str, type_: str) -> int | float | bool | None:
+def parse_number(given: str, type_: str) -> int | float | bool | None:
     """The value; None if it is not of the type. `3.0` is an integer: pandas writes a column with a gap so.
 
-    >>> _number("3.0", "int64"), _number("nan", "float64"), _number("True", "bool"), _number("1_0", "float64")
-    (3, None, True, None)
+    >>> [parse_number(*given) for given in (("3.0", "int64"), ("nan", "float64"), ("True", "bool"), ("1_0", "float64"))]
+    [3, None, True, None]
     """
     if type_ == "bool":
         return {"true": True, "false": False}.get(given.lower())

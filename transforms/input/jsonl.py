@@ -161,6 +161,21 @@ def _read_field(record: dict[str, Any], name: str, type_: str, record_format: Re
         return None
     if value is _DUPLICATE:
         raise _RejectedRecordError(f"field `{name}` occurs twice")
+    element = type_.removeprefix("list<").removesuffix(">")
+    if element == type_:
+        return _convert(value, name, type_, record_format)
+    if not isinstance(value, list):
+        raise _RejectedRecordError(f"field `{name}` is {_kind_of(value)}, not an array")
+    is_text, values = name in record_format.text_fields, list[Any]()
+    for one in value:
+        try:
+            values.append(None if one is None and not is_text else _convert(one, name, element, record_format))
+        except _RejectedRecordError as error:
+            raise _RejectedRecordError(f"{error} at word {len(values)}") from None
+    return values
+
+
+def _convert(value: Any, name: str, type_: str, record_format: RecordFormat) -> Any:
     if isinstance(value, str) and record_format.invalid_bytes == "replace":
         value = replace_surrogates(value)
     return _CONVERT[type_](value, name)

@@ -21,7 +21,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from layerbeam.transforms import storage
-from layerbeam.transforms.flow.blocks import FIELD_TYPES, Int64Array, Slice, TextBlock
+from layerbeam.transforms.flow.blocks import (
+    FIELD_TYPES,
+    Int64Array,
+    Slice,
+    TextBlock,
+    as_lists,
+    row_of_each,
+    row_splits_of,
+)
 from layerbeam.transforms.flow.commits import FileRange, InputFile
 from layerbeam.transforms.input.content import contradiction, read_head
 from layerbeam.transforms.input.cuts import records_in_block, sizes_and_ranks
@@ -46,6 +54,7 @@ _LONGEST = 1 << 62
 _REPEATED_BYTES = 128 << 20
 # What a field that is not the text may be besides, to be read as text: 2020-01-02 of a date.
 _AS_TEXT = (pa.types.is_date, pa.types.is_time, pa.types.is_timestamp, pa.types.is_decimal)
+_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 _TEXT_TYPES = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
 
 
@@ -152,7 +161,7 @@ class ParquetInput(InputFormat):
 
     def decode(self, block: FileRange, table: pa.Table, record_format: RecordFormat) -> TextBlock:
         """The block's rows as texts. A row with a value not of its declared type is rejected."""
-        raw = table[record_format.text_fields[0]].combine_chunks().cast(pa.large_binary())
+        raw = _joined(table[record_format.text_fields[0]]).combine_chunks().cast(pa.large_binary())
         is_too_long = pa.array(_lengths(table, record_format) > record_format.max_record_bytes)
         reasons = dict.fromkeys(np.flatnonzero(is_too_long).tolist(), too_long(record_format))
         if reasons:
@@ -170,6 +179,8 @@ class ParquetInput(InputFormat):
                 columns.append(column.cast(pa.string()))
             elif type_ in ("string", "id"):
                 columns.append(records.decode(column.cast(pa.large_binary()), name))
+            elif pa.types.is_list(column.type):
+                columns.append(_list_column(column, name, type_, records))
             else:
                 columns.append(_number_column(column, name, type_, records.reasons))
         return records.to_block(columns)
@@ -216,13 +227,13 @@ def _opened(file: InputFile, record_format: RecordFormat) -> Iterator[tuple[pq.P
 
 def _groups(parquet: pq.ParquetFile, record_format: RecordFormat) -> Iterator[_Group]:
     first_row = start = 0
-    read = {name for name, _ in record_format.fields_read}
+    read = [name for name, _ in record_format.fields_read]
     for number in range(parquet.metadata.num_row_groups):
         group = parquet.metadata.row_group(number)
         if group.num_rows:
             columns = [group.column(index) for index in range(group.num_columns)]
             size = sum(column.total_compressed_size for column in columns)
-            read_bytes = sum(column.total_uncompressed_size for column in columns if column.path_in_schema in read)
+            read_bytes = sum(column.total_uncompressed_size for column in columns if _is_of(column, read))
             yield _Group(number, first_row, group.num_rows, start, start + size, read_bytes)
             first_row, start = first_row + group.num_rows, start + size
 
@@ -237,9 +248,18 @@ def _schema(stored: pa.Schema, record_format: RecordFormat) -> pa.Schema:
         given = _type_of(stored, name)
         if given is None:
             raise wrong_column_error(name, stored.names)
-        type_ = given.value_type if pa.types.is_dictionary(given) else given
+        is_list, wanted = wanted.startswith("list<"), wanted.removeprefix("list<").removesuffix(">")
+        if is_list != any(is_type(given) for is_type in _LISTS) and not pa.types.is_null(given):
+            hint = "" if is_list else "; set input.words: given" * (name in record_format.text_fields)
+            raise UnreadableFileError(f"column `{name}` is {given}, not {'a list' if is_list else wanted}{hint}")
+        type_ = given.value_type if is_list and not pa.types.is_null(given) else given
+        type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
         is_text, is_integer = str(type_) in _TEXT_TYPES, pa.types.is_integer(type_)
-        if name not in (*record_format.text_fields, record_format.pair_field) and wanted in ("string", "id"):
+        if (
+            name not in (*record_format.text_fields, record_format.pair_field)
+            and wanted in ("string", "id")
+            and not is_list
+        ):
             is_text |= any(is_type(type_) for is_type in _AS_TEXT)
         is_number = is_integer or pa.types.is_floating(type_)  # pandas writes integers with gaps as floats
         fits = {
@@ -251,8 +271,9 @@ def _schema(stored: pa.Schema, record_format: RecordFormat) -> pa.Schema:
         }[wanted]
         if not fits and not pa.types.is_null(type_):
             kind = "string, number, date, time or decimal" if wanted == "id" else wanted
-            raise UnreadableFileError(f"column `{name}` is {given}, not {kind}")
-        types[name] = pa.large_binary() if is_text else type_
+            raise UnreadableFileError(f"column `{name}` is {given}, not {f'list<{kind}>' if is_list else kind}")
+        types[name] = pa.large_binary() if is_text or (is_list and wanted == "string") else type_
+        types[name] = pa.list_(types[name]) if is_list else types[name]
     return pa.schema(types)
 
 
@@ -284,7 +305,7 @@ def _batches(parquet: pq.ParquetFile, schema: pa.Schema, groups: list[_Group], f
         stored = parquet.metadata.row_group(group.number)
         row_bytes = max(stored.total_byte_size // group.rows, 1)
         chunks = [stored.column(place) for place in range(stored.num_columns)]
-        longest = sum(_dictionary_bytes(file, chunk) for chunk in chunks if chunk.path_in_schema in schema.names)
+        longest = sum(_dictionary_bytes(file, chunk) for chunk in chunks if _is_of(chunk, schema.names))
         most = min(_BATCH_BYTES // row_bytes, _REPEATED_BYTES // max(longest, 1))
         rows = int(np.clip(most, 1, _BATCH_ROWS))
         for batch in parquet.iter_batches(rows, row_groups=[group.number], columns=schema.names, use_threads=False):
@@ -311,10 +332,46 @@ def _dictionary_bytes(file: Any, chunk: pq.ColumnChunkMetaData) -> int:
     return size >> 1
 
 
+def _is_of(chunk: pq.ColumnChunkMetaData, names: Iterable[str]) -> bool:
+    """Whether a column chunk has the values of one of these columns, or the elements of its lists."""
+    return any(f"{chunk.path_in_schema}.".startswith(f"{name}.") for name in names)
+
+
 def _texts(table: pa.Table, record_format: RecordFormat) -> list[pa.ChunkedArray]:
     """The columns with the text and its pair."""
     names = record_format.text_fields + ([] if record_format.pair_field is None else [record_format.pair_field])
-    return [table[name] for name in dict.fromkeys(names) if not pa.types.is_null(table.schema.field(name).type)]
+    names = [name for name in dict.fromkeys(names) if not pa.types.is_null(table.schema.field(name).type)]
+    return [_joined(table[name]) for name in names]
+
+
+def _joined(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column of texts; of lists of words the words joined by blanks."""
+    if not pa.types.is_list(column.type):
+        return column
+    lists = column.combine_chunks()
+    words = as_lists(lists.flatten().fill_null(b""), row_splits_of(pc.list_value_length(lists).fill_null(0).to_numpy()))
+    texts = pc.binary_join(words, pa.scalar(b" ", pa.large_binary()))
+    return pa.chunked_array([pc.if_else(lists.is_valid(), texts, pa.scalar(None, texts.type))])
+
+
+def _list_column(column: pa.ListArray, name: str, type_: str, records: Records) -> pa.ListArray:
+    """A list of each row. One with a value that is not of the type, or of words with a null, gets a reason and null."""
+    splits = row_splits_of(pc.list_value_length(column).fill_null(0).to_numpy())
+    values, row, reasons = column.flatten(), row_of_each(splits), dict[int, str]()
+    if pa.types.is_large_binary(values.type):
+        of_values = dataclasses.replace(records, reasons=reasons)
+        decoded = of_values.decode(values, name)
+        if name in records.record_format.text_fields:
+            for place in np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False)).tolist():
+                reasons.setdefault(place, f"field `{name}` is null, not a string")
+    else:
+        decoded = _number_column(values, name, type_.removeprefix("list<").removesuffix(">"), reasons)
+    for place, reason in sorted(reasons.items()):
+        records.reasons.setdefault(int(row[place]), f"{reason} at word {place - splits[row[place]]}")
+    lists = as_lists(decoded, splits)
+    is_bad = np.isin(np.arange(len(column)), row[list(reasons)])
+    is_null = column.is_null().to_numpy(zero_copy_only=False) | is_bad
+    return pc.if_else(pa.array(is_null), pa.scalar(None, lists.type), lists)
 
 
 def _lengths(table: pa.Table, record_format: RecordFormat) -> Int64Array:
@@ -340,11 +397,14 @@ def _sizes_and_ranks(
 def _hash_of(table: pa.Table) -> str:
     """SHA-256 of names, types and values, independent of Arrow's memory layout."""
     digest = hashlib.sha256()
-    for field in table.schema:
-        column = table[field.name].combine_chunks()
+    columns = [(field, table[field.name].combine_chunks()) for field in table.schema]
+    for field, column in columns:  # of a list, its values are one more column
         digest.update(f"{field.name}\0{field.type}\0{len(column)}\0".encode())
         digest.update(np.packbits(column.is_null().to_numpy(zero_copy_only=False)).tobytes())
-        if pa.types.is_large_binary(field.type):
+        if pa.types.is_list(field.type):
+            digest.update(pc.list_value_length(column).fill_null(0).to_numpy().tobytes())
+            columns.append((field.type.value_field, column.flatten()))
+        elif pa.types.is_large_binary(field.type):
             filled = column.fill_null(b"")
             _, offsets, values = filled.buffers()
             ends = np.frombuffer(offsets, np.int64)[filled.offset : filled.offset + len(filled) + 1]

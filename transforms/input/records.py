@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from layerbeam.transforms.flow import metrics
-from layerbeam.transforms.flow.blocks import FIELD_TYPES, BoolArray, Int64Array, TextBlock, counts_of_file
+from layerbeam.transforms.flow.blocks import FIELD_TYPES, BoolArray, GivenWords, Int64Array, TextBlock, counts_of_file
 from layerbeam.transforms.flow.commits import FileRange, Rejected
 from layerbeam.transforms.settings import BYTES_PER_TOKEN, BlockLimits, RecordFormat
 
@@ -171,6 +171,10 @@ class Records:
         names = [] if self.record_format.id_field is None else ["id"]
         names += [name for name in self.record_format.keep_fields if name not in self.record_format.path_fields]
         fields = dict(zip(names, others, strict=True))
+        words = None
+        if self.record_format.has_words:
+            fields = {name: self._for_words(name, column, texts) for name, column in fields.items()}
+            words, texts = GivenWords.of(pc.fill_null(texts, [])), pc.binary_join(texts, " ")
         is_kept = pc.is_valid(texts).to_numpy(zero_copy_only=False)
         is_kept[list(self.reasons)] = False
         kept = np.flatnonzero(is_kept)
@@ -189,7 +193,7 @@ class Records:
                 {metrics.MORE_LINES: int(self.more_lines.sum()), metrics.REJECTED_LINES: int(rejected_lines.sum())}
             )
         file_range, path = self.block, self.block.file.path
-        if self.record_format.has_fields and not self.reasons:
+        if self.record_format.has_fields and words is None and not self.reasons:
             texts_hash = _hash_of_texts(self.line - file_range.first_line, [texts, pairs])
             file_range = dataclasses.replace(file_range, texts=texts_hash)
         rejected = [
@@ -198,8 +202,29 @@ class Records:
         ]
         zeros = np.zeros(len(texts), np.int32)
         offset = None if pairs is None else zeros
-        block = TextBlock((file_range,), texts, self.line, zeros, zeros, counts, rejected, pairs, offset, fields)
+        block = TextBlock((file_range,), texts, self.line, zeros, zeros, counts, rejected, pairs, offset, fields, words)
         return block if len(kept) == len(texts) else block.take(kept)
+
+    def _for_words(self, name: str, column: pa.Array, words: pa.ListArray) -> pa.Array:
+        """A field, of which a list has a value for each word. A record with another number of values gets a reason."""
+        if not pa.types.is_list(column.type):
+            return column
+        count = pc.list_value_length(words).fill_null(0)
+        found = pc.list_value_length(column)
+        differs = pc.not_equal(found, count).fill_null(False).to_numpy(zero_copy_only=False)
+        for record in np.flatnonzero(differs & pc.is_valid(words).to_numpy(zero_copy_only=False)).tolist():
+            ends = found[record].as_py(), count[record].as_py()
+            reason = (
+                f"field `{name}` has {'fewer' if ends[0] < ends[1] else 'more'} values than words at word {min(ends)}"
+            )
+            self.reasons.setdefault(record, reason)
+        is_usable = pa.array(~differs & pc.is_valid(column).to_numpy(zero_copy_only=False))
+        values = pc.if_else(is_usable, column, pa.scalar(None, column.type)).to_pylist()
+        of_words = (
+            [None] * length if of_record is None else of_record
+            for of_record, length in zip(values, count.to_pylist(), strict=True)
+        )
+        return pa.array(of_words, column.type)
 
 
 def _join(columns: Sequence[pa.Array]) -> pa.StringArray:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow import metrics
-from layerbeam.transforms.flow.blocks import Slice, TextBlock, counts_of_file, row_splits_of
+from layerbeam.transforms.flow.blocks import GivenWords, Slice, TextBlock, counts_of_file, row_splits_of
 from layerbeam.transforms.flow.commits import Commit, FileRange, InputFile, hash_paths
 from layerbeam.transforms.flow.content_index import IndexedFile
 from layerbeam.transforms.input import INPUT_FORMATS
@@ -126,7 +126,7 @@ def _find_source(
     source = next(store.sources(index, file_range), None)
     if source is not None:
         return source, Move(source.file_range, file_range)
-    if not record_format.has_fields:
+    if not record_format.has_fields or record_format.has_words:
         return None
     texts = decode_block(file_range, content, record_format)
     source = next(store.sources(index, texts.files[0], by_texts=True), None)
@@ -153,7 +153,13 @@ def _join(texts: Sequence[TextBlock]) -> TextBlock:
         pairs=pairs,
         pair_offset=pair_offset,
         fields={name: pa.concat_arrays([one.fields[name] for one in texts]) for name in texts[0].fields},
+        words=_join_words([one.words for one in texts if one.words is not None]),
     )
+
+
+def _join_words(words: Sequence[GivenWords]) -> GivenWords | None:
+    """The words of several files, if they give them."""
+    return GivenWords.of(pa.concat_arrays([one.lists for one in words])) if words else None
 
 
 def _join_pairs(texts: Sequence[TextBlock]) -> tuple[pa.StringArray, npt.NDArray[np.int32]]:

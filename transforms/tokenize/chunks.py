@@ -11,7 +11,8 @@ import pyarrow as pa
 from layerbeam.transforms.flow.blocks import Int32Array, Int64Array, TextBlock, reject, row_splits_of
 from layerbeam.transforms.panics import PanicError
 from layerbeam.transforms.settings import SequenceSettings
-from layerbeam.transforms.tokenize.pieces import STAGE, TextTokenizer, find_panics
+from layerbeam.transforms.tokenize.given_words import tokenize_words
+from layerbeam.transforms.tokenize.pieces import STAGE, Pieces, TextTokenizer, find_panics
 from layerbeam.transforms.tokenize.sentences import find_sentences, split_records
 
 # How often a record is cut again because a chunk has more tokens alone than within the record.
@@ -30,22 +31,36 @@ def cut_chunks(block: TextBlock, tokenizer: TextTokenizer, settings: SequenceSet
         if reasons:
             return cut_chunks(reject(block, reasons, STAGE), tokenizer, settings)
         sentences = np.split(spans[:, 0], np.searchsorted(record, np.arange(1, len(block.texts))))
+    words = block.words
+
+    def cut(chosen: Int64Array) -> Pieces:
+        index = pa.array(chosen)
+        return (
+            tokenizer.tokenize(block.texts.take(index))
+            if words is None
+            else tokenize_words(words.take(index), tokenizer)
+        )
+
     try:
-        pieces = tokenizer.tokenize(block.texts)
+        pieces = cut(np.arange(len(block.texts)))
     except PanicError:
-        return cut_chunks(reject(block, find_panics(block.texts, tokenizer), STAGE), tokenizer, settings)
+        return cut_chunks(reject(block, find_panics(len(block.texts), cut), STAGE), tokenizer, settings)
     of_prompt = len(tokenizer.tokenize(pa.array([settings.prompt])).ids)
     room_in_chunk = chunk.tokens - tokenizer.special.around_text
     most = max(room_in_chunk - of_prompt, 1)
     chunks: list[list[tuple[int, int]]] = []
     of_records = itertools.pairwise(pieces.row_splits.tolist())
-    for text, starts, (begin, end) in zip(block.texts.to_pylist(), sentences, of_records, strict=True):
+    records = zip(block.texts.to_pylist(), sentences, of_records, strict=True)
+    for number, (text, starts, (begin, end)) in enumerate(records):
         if end - begin <= most:
             chunks.append([(0, len(text))])
             continue
         span = slice(begin, end)
         start, stop, word = pieces.start[span], pieces.end[span], pieces.word_index[span]
         places, room = find_places(text, start, stop, word, starts), most
+        if words is not None:
+            chunks.append(_whole_words(places, word, words.take(pa.array([number])).places, most, chunk.overlap))
+            continue
         for _ in range(_ATTEMPTS):
             cuts = cut_pieces(places, len(start), room, chunk.overlap)
             pairs = ((int(start[first]), int(stop[first:last].max())) for first, last in cuts)
@@ -62,6 +77,26 @@ def cut_chunks(block: TextBlock, tokenizer: TextTokenizer, settings: SequenceSet
         chunks.append(found)
     numbers = np.repeat(np.arange(len(chunks)), [len(found) for found in chunks])
     return split_records(block, numbers, np.array([*itertools.chain(*chunks)], np.int64).reshape(-1, 2))
+
+
+def _whole_words(
+    places: Sequence[Int64Array], word: Int32Array, words: tuple[Int32Array, Int32Array], room: int, overlap: int
+) -> list[tuple[int, int]]:
+    """The spans of a record's chunks, which begin and end with given words; only one word may have too many pieces.
+
+    `word`: int32 [P], the word of each piece; `words`: of each word its first code point, and the one after the last.
+    """
+    starts, ends = words
+    begins = np.flatnonzero(np.diff(word)) + 1  # the pieces with which words begin, but the first one
+    at_words = [np.intersect1d(where, begins) for where in places[:1]] + [begins] * 3
+    cuts = cut_pieces(at_words, len(word), room, overlap)
+    # The first word that begins at a piece or behind it; words without pieces are in the chunk of the word before.
+    following = np.append(word, len(starts))
+    is_inside = np.isin(np.arange(len(following)), [0, *begins, len(word)], invert=True)
+    following[is_inside] += 1
+    following[0] = 0
+    spans = [(following[first], following[last] - 1) for first, last in cuts]
+    return [(int(starts[first]), int(ends[last])) for first, last in spans if first <= last]
 
 
 def find_places(

@@ -39,11 +39,14 @@ def tokenize_in_context(
     of_text, first, last = _neighbours(texts, settings.context)
     begin = texts.offset[first]
     end = np.maximum.reduceat(np.append(ends, 0), np.stack([first, last + 1], axis=1).ravel())[::2]
-    strings = records.texts.take(pa.array(np.searchsorted(records.line, texts.line[first]))).to_pylist()
+    record = np.searchsorted(records.line, texts.line[first])
+    strings = records.texts.take(pa.array(record)).to_pylist()
+    words = None if records.words is None else records.words.within(record, np.stack([begin, end], axis=1))[0]
     contexts = dataclasses.replace(
         texts.take(first),
         texts=pa.array([text[a:b] for text, a, b in zip(strings, begin, end, strict=True)], pa.string()),
         sentence=np.arange(len(first), dtype=np.int32),
+        words=words,
     )
     whole = tokenize_block(contexts, tokenizer, settings)
     if len(whole.text.texts) < len(first):
@@ -76,6 +79,8 @@ def tokenize_in_context(
     is_word = word_index >= 0
     first_word = np.full(len(ends), np.iinfo(np.int32).max, np.int32)
     np.minimum.at(first_word, text[is_word], word_index[is_word])
+    if words is not None:  # they count in the record
+        first_word[:] = 0
     return TokenBlock(
         text=texts,
         row_splits=row_splits,

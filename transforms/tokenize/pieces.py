@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import unicodedata
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -57,12 +58,15 @@ class TextTokenizer(Protocol):
         """The pieces of `texts`: string [T] without nulls. PanicError if the library fails at one of them."""
 
 
-def find_panics(texts: pa.StringArray, tokenizer: TextTokenizer) -> dict[int, str]:
-    """{index: why it cannot be cut} of each text at which the tokenizer panics. PanicError if none does alone."""
+def find_panics(num_texts: int, cut: Callable[[Int64Array], Any]) -> dict[int, str]:
+    """{index: why it cannot be cut} of each text at which the tokenizer panics. PanicError if none does alone.
+
+    `cut`: cuts the texts with these indices.
+    """
     reasons = {}
-    for index in range(len(texts)):
+    for index in range(num_texts):
         try:
-            tokenizer.tokenize(texts.slice(index, 1))
+            cut(np.array([index]))
         except PanicError as error:
             reasons[index] = f"the tokenizer cannot cut the text: {error}"
     if not reasons:

@@ -212,13 +212,16 @@ def _kept_words(
 def _find_words(view: ViewSpec, tokens: TokenBlock) -> _WordIndex:
     real = np.flatnonzero(tokens.word_char >= 0)
     text = row_of_each(tokens.row_splits)[real]
-    find = _whitespace_words if view.words == "whitespace" else _basic_words
+    given = tokens.text.words
+    find = _whitespace_words if view.words == "whitespace" and given is None else _basic_words
     of_texts, word, cut_word, places = find(tokens, real, text)
-    places.word_index = (np.arange(of_texts[-1]) - of_texts[row_of_each(of_texts)]).astype(np.int32)
+    of_word = row_of_each(of_texts)
+    first = 0 if given is None else given.first[of_word]
+    places.word_index = (np.arange(of_texts[-1]) - of_texts[of_word] + first).astype(np.int32)
     is_cut = np.zeros(of_texts[-1], bool)
     is_cut[cut_word] = True
     splits = row_splits_of(np.bincount(word, minlength=of_texts[-1]))
-    return _WordIndex(row_of_each(of_texts), is_cut, places, real, splits)
+    return _WordIndex(of_word, is_cut, places, real, splits)
 
 
 def _basic_words(
@@ -226,22 +229,25 @@ def _basic_words(
 ) -> tuple[Int64Array, Int64Array, Int64Array, Words]:
     """(row splits of the words of each text; the word of each real token, and of each dropped one; the places).
 
-    The words are runs of tokens with one `word_index`: BERT's basic tokens. `real`, `text`: the tokens that are not
-    special, and their texts.
+    The words are runs of tokens with one `word_index`: BERT's basic tokens, or the words that the input gives. `real`,
+    `text`: the tokens that are not special, and their texts.
     """
-    dropped = tokens.dropped
+    dropped, given = tokens.dropped, tokens.text.words
     # Indices ascend within a text, and of several values for one text the last is stored.
     num_words = np.zeros(len(tokens.num_dropped), np.int64)
     num_words[text] = tokens.word_index[real] + 1
     num_words[dropped.text] = np.maximum(num_words[dropped.text], dropped.word_index + 1)
-    of_texts = row_splits_of(num_words)
-    word = of_texts[text] + tokens.word_index[real]
-    cut_word = of_texts[dropped.text] + dropped.word_index
+    of_texts = row_splits_of(num_words) if given is None else given.splits
+    before = of_texts[:-1] if given is None else of_texts[:-1] - given.first
+    word = before[text] + tokens.word_index[real]
+    cut_word = before[dropped.text] + dropped.word_index
     index, start, end, form = np.zeros((4, of_texts[-1]), np.int32)
     begins = np.flatnonzero(np.diff(word, prepend=-1))
     # A token's span may begin with white space, its word_char never is any.
     start[word[begins]] = np.minimum.reduceat(tokens.word_char[real], begins)
     end[word[begins]] = np.maximum.reduceat(tokens.end[real], begins)
+    if given is not None:
+        start, end = (places + tokens.text.offset[row_of_each(of_texts)] for places in given.places)
     form[cut_word] = dropped.form
     form[word] = tokens.form[real]
     segment = np.zeros(of_texts[-1], np.int8)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from layerbeam.transforms.flow import metrics
-from layerbeam.transforms.flow.blocks import Int64Array, TextBlock, reject, row_splits_of
+from layerbeam.transforms.flow.blocks import Int64Array, TextBlock, as_lists, reject, row_splits_of
 from layerbeam.transforms.settings import RecordFormat
 from layerbeam.transforms.splitters import Splitter, UnsplittableTextError, open_splitter
 from layerbeam.transforms.tokenize.pieces import STAGE
@@ -69,6 +69,12 @@ def split_records(block: TextBlock, record: Int64Array, spans: Int64Array) -> Te
     """
     found = np.bincount(record, minlength=len(block.texts))
     pieces, blank_records = block.count_texts(record), block.count_texts(np.flatnonzero(found == 0))
+    words, fields = None, {name: column.take(pa.array(record)) for name, column in block.fields.items()}
+    if block.words is not None:
+        words, splits, numbers = block.words.within(record, spans)
+        for name, column in block.fields.items():
+            if pa.types.is_list(column.type):
+                fields[name] = as_lists(column.flatten().take(pa.array(numbers)), splits)
     counts = block.counts | {
         metrics.BLANK: block.counts.get(metrics.BLANK, 0) + blank_records,
         metrics.EMBEDDED: block.counts[metrics.EMBEDDED] - blank_records,
@@ -83,7 +89,8 @@ def split_records(block: TextBlock, record: Int64Array, spans: Int64Array) -> Te
         sentence=(np.arange(len(record)) - np.repeat(row_splits_of(found)[:-1], found)).astype(np.int32),
         offset=spans[:, 0].astype(np.int32),
         counts=counts,
-        fields={name: column.take(pa.array(record)) for name, column in block.fields.items()},
+        fields=fields,
+        words=words,
     )
 
 

@@ -26,6 +26,7 @@ from layerbeam.transforms.flow.blocks import (
 )
 from layerbeam.transforms.panics import PanicError
 from layerbeam.transforms.settings import SequenceSettings
+from layerbeam.transforms.tokenize.given_words import tokenize_words
 from layerbeam.transforms.tokenize.pieces import STAGE, Pieces, TextTokenizer, find_panics
 
 
@@ -53,20 +54,27 @@ def tokenize_block(block: TextBlock, tokenizer: TextTokenizer, settings: Sequenc
     `start`, `end`, `word_char`, `word_index` and `form` of special tokens are -1, and so are those of a prompt.
     Segment 1 is the second text with what is behind it.
     """
-    num_texts, special = len(block.texts), tokenizer.special
+    num_texts, special, words = len(block.texts), tokenizer.special, block.words
     texts, offset = block.texts, block.offset
-    if settings.prompt:
+    if settings.prompt and words is None:
         texts = pc.binary_join_element_wise(pa.scalar(settings.prompt), texts, "")
     if block.pairs is not None and block.pair_offset is not None:
         texts = pa.concat_arrays([texts, block.pairs.fill_null("")])
         offset = np.concatenate([offset, block.pair_offset])
+
+    def cut(chosen: Int64Array) -> Pieces:
+        index = pa.array(chosen)
+        if words is None:
+            return tokenizer.tokenize(texts.take(index))
+        return tokenize_words(words.take(index), tokenizer, settings.prompt)
+
     try:
-        pieces = tokenizer.tokenize(texts)
+        pieces = cut(np.arange(len(texts)))
     except PanicError:
-        reasons = {index % num_texts: reason for index, reason in find_panics(texts, tokenizer).items()}
+        reasons = {index % num_texts: reason for index, reason in find_panics(len(texts), cut).items()}
         return tokenize_block(reject(block, reasons, STAGE), tokenizer, settings)
     side = row_of_each(pieces.row_splits)  # [P]: of first text t it is t, of second text t it is T + t
-    if settings.prompt:
+    if settings.prompt and words is None:
         pieces = _hide_prompt(pieces, side, num_texts, len(settings.prompt))
     counts, counts_second = np.pad(np.diff(pieces.row_splits), (0, 2 * num_texts - len(texts))).reshape(2, num_texts)
     lengths = special.around_text + counts + counts_second + len(special.between or ()) * (counts_second > 0)

@@ -21,11 +21,14 @@ from layerbeam.transforms.tokenize.wordpiece import WordPiece
 from layerbeam.transforms.views.view import ViewSpec
 
 
-def load_text_tokenizer(encoder: EncoderSource) -> TextTokenizer:
-    """The tokenizer of an encoder: TF Text's WordPiece, or that of the library tokenizers."""
+def load_text_tokenizer(encoder: EncoderSource, *, of_words: bool = False) -> TextTokenizer:
+    """The tokenizer of an encoder: TF Text's WordPiece, or that of the library tokenizers.
+
+    `of_words`: for texts whose words are given.
+    """
     vocabulary = load_vocabulary(encoder)
     if vocabulary.library == "tokenizers":
-        tokenizer = load_library_tokenizer(encoder.handle, vocabulary.file, encoder.special_in_text)
+        tokenizer = load_library_tokenizer(encoder.handle, vocabulary.file, encoder.special_in_text, of_words=of_words)
         return LibraryTokenizer(tokenizer, encoder.special)
     return WordPiece(
         vocabulary.entries,
@@ -45,7 +48,7 @@ class Tokenizer:
     """
 
     def __init__(self, encoder: EncoderSource, views: Sequence[ViewSpec], settings: SequenceSettings) -> None:
-        self.text_tokenizer = load_text_tokenizer(encoder)
+        self.text_tokenizer = load_text_tokenizer(encoder, of_words=settings.records.has_words)
         self._views = views
         self._settings = settings
         self._keep = {view.name: KeepWords(view, self.text_tokenizer) for view in views if view.keep_words is not None}

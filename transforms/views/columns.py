@@ -152,7 +152,8 @@ def row_columns(view: ViewSpec, tokens: TokenBlock, vocabulary: pa.StringArray) 
         if block.pairs is not None:
             second = columns["segment_id"] if rows.words is None else rows.words.segment
             columns["text"] = pc.if_else(pa.array(second == 1), block.pairs.take(place), columns["text"])
-    columns |= {name: block.fields[name].take(place) for name, _ in view.fields}
+    words = columns.get("word_index")
+    columns |= {name: block.column_of_rows(name, text, words) for name, _ in view.fields}
     return {field.name: pa.array(columns[field.name], field.type) for field in schema(view) if field.name in columns}
 
 

@@ -71,7 +71,7 @@ def sum_words(view: ViewSpec, tokens: TokenBlock, vectors: Sequence[Float32Array
     words = rows.words
     assert words is not None  # noqa: S101 - for mypy
     forms = words.forms.take(pa.array(words.form)).to_pylist()
-    kept = [tokens.text.column(name).take(pa.array(rows.text)).to_pylist() for name in view.group_by]
+    kept = [tokens.text.column_of_rows(name, rows.text, words.word_index).to_pylist() for name in view.group_by]
     keys = _keys([*kept, forms])
     distinct = sorted(set(keys))
     number = {key: index for index, key in enumerate(distinct)}

@@ -102,7 +102,7 @@ views: {t: {level: text, layers: [1], format: tfrecord, dtype: float16}}
 views: {t: {level: text, layers: [1], compress: false}}
     views.t.compress: is false; Parquet is always compressed (zstd): remove `compress`
 input: {format: xml}
-    input.format: should be 'auto', 'text', 'jsonl', 'parquet', 'csv' or 'tsv'; given: 'xml'
+    input.format: should be 'auto', 'text', 'jsonl', 'parquet', 'csv', 'tsv', 'conllu' or 'conll'; given: 'xml'
 input: {unit: sentence, language: no}
     input.language: should be 'am', 'ar', 'bg', 'bn', 'ca', 'da', 'de', 'el', 'en', 'es', 'fi', 'fr', 'gu', 'he', 'hi',
     'hy', 'it', 'ja', 'kk', 'kn', 'ml', 'mr', 'my', 'nl', 'pa', 'pl', 'pt', 'ru', 'sk', 'ta', 'te', 'uk', 'ur' or 'zh';
@@ -144,9 +144,9 @@ input: {sentences: "textwrap:wrap"}
 input: {unit: sentence, sentences: "textwrap:wrap", language: de}
     input.language: is for sentencex only, and input.sentences is textwrap:wrap; remove it
 input: {format: text, id_field: id}
-    input.id_field: format text has no such setting (it belongs to jsonl, parquet, csv and tsv)
+    input.id_field: format text has no such setting (it belongs to jsonl, parquet, csv, tsv and conllu)
 input: {format: parquet, encoding: latin-1}
-    input.encoding: format parquet has no such setting (it belongs to text, jsonl, csv and tsv)
+    input.encoding: format parquet has no such setting (it belongs to text, jsonl, csv, tsv, conllu and conll)
 input: {format: jsonl, record: paragraph}
     input.record: format jsonl has no such setting (it belongs to text)
 input: {format: jsonl, pair_field: b, unit: sentence}
@@ -162,8 +162,20 @@ input: {format: jsonl, keep_fields: {_x: string}}
 input: {format: jsonl, keep_fields: {Year: int64, year: int64}}
     input.keep_fields.year: differs from Year in case only
 input: {format: jsonl, keep_fields: {year: int32}}
-    input.keep_fields.year: should be 'string', 'int64', 'float64', 'bool' or a mapping such as {path:
-    'corpus/([^/]+)/'}; given: 'int32'
+    input.keep_fields.year: should be 'string', 'int64', 'float64', 'bool', for given words 'list<string>' and so on, or
+    a mapping such as {path: 'corpus/([^/]+)/'}; given: 'int32'
+input: {format: jsonl, keep_fields: {tags: list<string>}}
+    input.keep_fields.tags: a list has a value for each word; set words: given
+input: {format: csv, words: given}
+    input.words: format csv has no such setting (it belongs to jsonl and parquet)
+input: {format: conllu, unit: sentence}
+    input.unit: a sentence splitter knows nothing of the words that are given; leave records whole, or set chunk
+input: {format: jsonl, words: given, pair_field: b}
+    input.pair_field: a text whose words are given has no second text; remove it
+input: {format: jsonl, words: given, text_field: [a, b]}
+    input.text_field: several fields are joined as texts, not as words; name one
+input: {format: conll, column_names: [token, ner]}
+    input.column_names: is ['token', 'ner']; give one of them the name word
 input: {keep_fields: {period: {path: 'corpus/'}}}
     input.keep_fields.period: path has 0 groups; put the part to keep in one, as in 'corpus/([^/]+)/'; given: {'path':
     'corpus/'}

@@ -142,7 +142,7 @@ def test_both_texts_of_pairs_fill_a_block(write, first, second):
     [
         ({"body": ["a"], "x": [1]}, {}, "has no column `text`; it has: body, x"),
         ({"text": [1]}, {}, "column `text` is int64, not string"),
-        ({"text": [["a"]]}, {}, "column `text` is list<element: string>, not string"),
+        ({"text": [["a"]]}, {}, "column `text` is list<element: string>, not string; set input.words: given"),
         ({"text": ["a"]}, {"pair_field": "b"}, "has no column `b`; it has: text"),
         (
             {"text": ["a"], "id": [True]},

@@ -124,11 +124,17 @@ def _differing(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]
     return [field for field in wanted if json.dumps(found[field]) != json.dumps(wanted[field])]
 
 
-def load_library_tokenizer(handle: str, path: Path, special_in_text: str | None = None) -> Any:
-    """The `tokenizers.Tokenizer` in a file, which never cuts or pads; thread-safe. EncoderError if there is none."""
+def load_library_tokenizer(
+    handle: str, path: Path, special_in_text: str | None = None, *, of_words: bool = False
+) -> Any:
+    """The `tokenizers.Tokenizer` in a file, which never cuts or pads; thread-safe. EncoderError if there is none.
+
+    `of_words`: for words one by one, where byte-level BPE gets a blank before each, as by transformers'
+    `add_prefix_space`.
+    """
     stat = path.stat()
     try:
-        return _load(str(path), special_in_text == "text", stat.st_size, stat.st_mtime_ns)
+        return _load(str(path), special_in_text == "text", of_words, stat.st_size, stat.st_mtime_ns)
     except ImportError:
         raise EncoderError(
             f"{handle}: {path}: this tokenizer is run by the package tokenizers, which is not installed; run: "
@@ -140,12 +146,13 @@ def load_library_tokenizer(handle: str, path: Path, special_in_text: str | None 
 
 @functools.lru_cache(maxsize=2)
 @panics_as_errors()
-def _load(path: str, special_is_text: bool, size: int, modified: int) -> Any:
+def _load(path: str, special_is_text: bool, of_words: bool, size: int, modified: int) -> Any:
     from tokenizers import Tokenizer, models
 
-    content = Path(path).read_text(encoding="utf-8")
-    tokenizer = Tokenizer.from_str(content)
-    model = json.loads(content)["model"]
+    text = Path(path).read_text(encoding="utf-8")
+    content = json.loads(text)
+    tokenizer = Tokenizer.from_str(json.dumps(_before_words(content)) if of_words else text)
+    model = content["model"]
     if model.get("type") == "Unigram":
         # The library reads some scores with an error in the last bit, which decides between equally good pieces of a
         # text: "...." as "..." and "." or the reverse. Python reads them exactly, and transformers takes Python's.
@@ -157,6 +164,18 @@ def _load(path: str, special_is_text: bool, size: int, modified: int) -> Any:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
+
+
+def _before_words(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The tokenizer with a blank before what it cuts, if it is byte-level."""
+    cutter = content.get("pre_tokenizer") or {}
+    if cutter.get("type") == "ByteLevel":
+        return {**content, "pre_tokenizer": {**cutter, "add_prefix_space": True}}
+    if not any(one.get("type") == "ByteLevel" for one in cutter.get("pretokenizers", ())):
+        return content
+    # Here the setting would put a blank before each part of a word.
+    normalizers = [*filter(None, [content.get("normalizer")]), {"type": "Prepend", "prepend": " "}]
+    return {**content, "normalizer": {"type": "Sequence", "normalizers": normalizers}}
 
 
 @panics_as_errors()
