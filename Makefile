@@ -197,7 +197,9 @@ test-parity: $(VENV)/installed $(PARITY)/installed #- compare every architecture
 		"$$($(BIN)/python -c 'from layerbeam.transforms.encoders import open_encoder; print(open_encoder("minilm").folder)')" \
 		out/parity-models
 	$(BIN)/python tests/parity/compare_sentence_transformers.py out/parity-models
-	$(call done_with,$(PARITY) out/parity.npz out/architectures out/parity-models)
+	$(PARITY)/bin/python tests/parity/expect_words.py out/parity-words
+	$(BIN)/python tests/parity/compare_words.py out/parity-words
+	$(call done_with,$(PARITY) out/parity.npz out/architectures out/parity-models out/parity-words)
 
 $(AIRFLOW)/installed: tests/airflow/requirements.txt
 	$(need_python)

@@ -79,6 +79,31 @@ def test_for_linguists(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
+def test_treebanks(tmp_path, monkeypatch):
+    pytest.importorskip("sklearn")
+    nouns, verbs = ("bank", "river", "money", "boat", "bridge"), ("sees", "likes", "finds", "owns")
+    sentences = [
+        [("the", "DET"), (one, "NOUN"), (verb, "VERB"), ("a", "DET"), (other, "NOUN"), (".", "PUNCT")]
+        for one in nouns
+        for verb in verbs
+        for other in nouns[:3]
+    ]
+    lines = []
+    for number, words in enumerate(sentences):
+        lines.append(f"# sent_id = s{number}")
+        lines += [f"{n}\t{word}\t{word}\t{tag}\t_\t_\t0\t_\t_\t_" for n, (word, tag) in enumerate(words, 1)]
+        lines.append("")
+    (tmp_path / "treebank.conllu").write_text("\n".join(lines) + "\n")
+    names = follow("treebanks.md", tmp_path, monkeypatch)
+    tags = names["tags"]
+    assert list(zip(tags["word"], tags["upos"], strict=True)) == [pair for words in sentences for pair in words]
+    assert tags["word_index"].tolist() == [0, 1, 2, 3, 4, 5] * len(sentences)
+    assert names["nouns"].shape == (2 * len(sentences), 384)
+    assert len(names["accuracy"]) == 7
+    assert min(names["accuracy"]) > 0.9
+
+
+@pytest.mark.slow
 def test_for_retrieval(tmp_path, monkeypatch):
     pytest.importorskip("duckdb")
     (tmp_path / "records.jsonl").write_text(RECORDS)

@@ -90,7 +90,9 @@ class ViewSettings(Settings):
         "what layer 0 is: the embedding layer's output, or, as in extract_features.py, the first block",
     )
     combine: Combine = setting("separate", "how several layers become columns")
-    words: Literal["basic", "whitespace"] = setting("basic", "what a word is", only=("word", "word_type"))
+    words: Literal["basic", "whitespace"] = setting(
+        "basic", "what a word is, unless the input gives its words", only=("word", "word_type")
+    )
     pooling: Literal[WordPooling, TextPooling] | None = setting(
         None,
         "how the vectors of several tokens become one; none: a text's row has a list of them; null: for texts of the "
@@ -279,7 +281,12 @@ COLUMNS = (
     Column("start", "int32", _IN_RECORD, "first code point in the record; -1 for special tokens"),
     Column("end", "int32", _IN_RECORD, "code point after the last; -1 for special tokens"),
     Column("token_index", "int32", "token", "index of the token in the text; 0 is [CLS]"),
-    Column("word_index", "int32", "token word", "index of the word in the text; -1 for special tokens"),
+    Column(
+        "word_index",
+        "int32",
+        "token word",
+        "index of the word in the text, of given words in the record; -1 for special tokens",
+    ),
     Column("token", "string", "token", "the WordPiece"),
     Column("token_id", "int32", "token", "its id in the vocabulary"),
     Column("segment_id", "int8", "token", "0, and 1 in the second text of a pair"),
