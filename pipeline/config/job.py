@@ -540,6 +540,8 @@ def _identify(config: Config, job: EmbedJob) -> dict[str, Any]:
         del settings["input"]["chunk"]
     for view in job.views:
         of_view = settings["views"][view.name]
+        if view.level == "text":  # a column that folders of earlier versions do not have
+            of_view["num_unknown"] = True
         del of_view["layer_numbering"]
         of_view |= {"layers": list(view.layers), "keep_words": view.keep_words and list(view.keep_words)}
         of_view["dense"] = [" ".join(map(str, dataclasses.astuple(module))) for module in view.dense_modules]

@@ -153,7 +153,8 @@ class _Best:
     """The best rows of each query among those that were added: the highest scores; of equal ones the first rows.
 
     `rows`: for each query their numbers, best first. Scores are cosines, products, or for `l2` the negative squares of
-    distances. With a vector of zeros the cosine is 0, and NaN is the worst score. Thread-safe.
+    distances. Rows of zeros are left out. With a query of zeros the cosine is 0, and NaN is the worst score.
+    Thread-safe.
     """
 
     def __init__(self, queries: Array, k: int, metric: Metric) -> None:
@@ -182,10 +183,12 @@ class _Best:
 
     def _add(self, rows: Array, vectors: Array, scales: Array | None) -> None:
         estimates, errors = self._estimate(vectors.astype(np.float32, copy=False), scales)
+        is_zero = vectors[:, 0] == 0
+        is_zero[is_zero] = ~vectors[is_zero].any(axis=1)
         for query, estimate in enumerate(estimates):
             upper = estimate + errors
             # "Not less" is true of NaN, too: where float32 does not suffice.
-            candidates = np.flatnonzero(~(upper < self._bounds[query]))
+            candidates = np.flatnonzero(~(upper < self._bounds[query]) & ~is_zero)
             if len(candidates) > 2 * self._k:
                 lower = np.partition((estimate - errors)[candidates], -self._k)[-self._k]
                 candidates = candidates[~(upper[candidates] < lower)]

@@ -136,6 +136,8 @@ class RunSummary:
         for view in self.views:
             empty = counts.get(f"{metrics.EMPTY_TEXTS}:{view}", 0)
             lines += [f"{view}: {count_noun(empty, 'text')} without tokens: zeros"] if empty else []
+            zeros = counts.get(f"{metrics.ZERO_VECTORS}:{view}", 0) - empty
+            lines += [f"{view}: {count_noun(zeros, 'row')} of zeros, although there are tokens"] if zeros > 0 else []
         lines += coarse_columns(counts)
         return lines + token_notes(counts, self.words)
 
@@ -271,6 +273,8 @@ def token_notes(counts: Mapping[str, int], words: Mapping[str, Mapping[str, Any]
         lines.append(
             f"{unknown / tokens:.1%} of the tokens are [UNK]; is there an encoder for this language or script?"
         )
+    elif unknown:
+        lines.append(f"{count_noun(unknown, 'token')} {'is' if unknown == 1 else 'are'} [UNK]")
     return lines + [f"{view}: {note}" for view, of_view in words.items() for note in _word_notes(of_view)]
 
 

@@ -29,6 +29,7 @@ DROPPED_TOKENS = "dropped_tokens"
 LOST_WORDS = "words_lost"  # words with tokens cut off at max_seq_length
 EMPTY_WORDS = "words_empty"  # words that normalize to nothing
 EMPTY_TEXTS = "texts_empty"  # texts without tokens to pool: their vectors are zeros
+ZERO_VECTORS = "vectors_zero"  # rows with a vector of zeros, those of such texts and any other
 # Blocks whose vectors were sampled, and those for which int8 is too coarse; another colon and the column follow.
 INT8_SAMPLED, INT8_COARSE = "int8_sampled", "int8_coarse"
 # Of one form of keep_words, which follows after another colon: its rows; those of them that the text spells in another

@@ -40,6 +40,10 @@ SUMS: Mapping[str, Callable[[Int64Array], npt.NDArray[Any]]] = {
 }
 
 
+# Names of the unknown token.
+UNKNOWN = ("[UNK]", "<unk>")
+
+
 def schema(view: ViewSpec) -> pa.Schema:
     """The view's columns. Only columns copied from the input are nullable: readers fail on null vectors."""
     with_text = {"text"} if view.include_text else set()
@@ -195,6 +199,12 @@ def splits_by(table: pa.Table, names: Sequence[str]) -> Int64Array:
     return np.concatenate((np.zeros(1, np.int64), begins, np.full(min(table.num_rows, 1), table.num_rows)))
 
 
+def unknown_id(vocabulary: pa.StringArray) -> int:
+    """The id of the unknown token; -1 if there is none. A vocabulary with both names (MPNet) uses the first."""
+    ids = (vocabulary.index(name).as_py() for name in UNKNOWN)
+    return next((token_id for token_id in ids if token_id >= 0), -1)
+
+
 def _level_columns(view: ViewSpec, tokens: TokenBlock, vocabulary: pa.StringArray) -> dict[str, Any]:
     """The columns that only rows of the view's level have."""
     text, rows = tokens.text, tokens.rows[view.name]
@@ -207,6 +217,7 @@ def _level_columns(view: ViewSpec, tokens: TokenBlock, vocabulary: pa.StringArra
             "text": text.texts,
             "num_tokens": np.diff(row_splits_of(tokens.start >= 0)[tokens.row_splits]),
             "num_dropped": tokens.num_dropped,
+            "num_unknown": np.diff(row_splits_of(tokens.token_ids == unknown_id(vocabulary))[tokens.row_splits]),
         }
     if rows.words is not None:
         words = rows.words

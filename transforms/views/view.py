@@ -294,6 +294,7 @@ COLUMNS = (
     Column("text", "string", "text", "the text, of a pair the first one; with include_text the row's own text"),
     Column("num_tokens", "int32", "word text", "tokens kept, without special ones; word: tokens pooled"),
     Column("num_dropped", "int32", "text", "tokens lost to max_seq_length"),
+    Column("num_unknown", "int32", "text", "tokens that are [UNK]"),
     Column("num_texts", "int32", "record", "texts of the record that were embedded"),
     Column("count", "int64", "word_type", "number of occurrences of the word"),
 )

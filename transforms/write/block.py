@@ -17,13 +17,11 @@ from layerbeam.transforms.hardware import made_with
 from layerbeam.transforms.parts import part_folder
 from layerbeam.transforms.parts.block_store import BlockStore
 from layerbeam.transforms.parts.write import write_part, write_rejects
-from layerbeam.transforms.views.columns import make_table, texts_of_rows
+from layerbeam.transforms.views.columns import make_table, texts_of_rows, unknown_id
 from layerbeam.transforms.views.number_types import is_coarse
 from layerbeam.transforms.views.view import ViewSpec
 from layerbeam.transforms.write.word_types import row_groups, sum_words
 
-# Names of the unknown token; a vocabulary with both (MPNet) uses the first.
-UNKNOWN = ("[UNK]", "<unk>")
 _SAMPLED_VECTORS = 64  # of a block, to see whether int8 suits the encoder
 
 
@@ -40,13 +38,23 @@ def count_tokens(tokens: TokenBlock, unknown_id: int) -> dict[str, Int64Array]:
 
 def counts_of_files(tokens: TokenBlock, vocabulary: pa.StringArray) -> dict[str, Int64Array]:
     """All that the commit of a block counts, of each of its files."""
-    unknown = (vocabulary.index(name).as_py() for name in UNKNOWN)
-    counts = tokens.text.counts | count_tokens(tokens, next((token_id for token_id in unknown if token_id >= 0), -1))
+    counts = tokens.text.counts | count_tokens(tokens, unknown_id(vocabulary))
     for name, of_view in tokens.rows.items():
         counts |= of_view.counts
         empty = of_view.text[np.diff(of_view.splits) == 0]
         counts |= {f"{metrics.EMPTY_TEXTS}:{name}": tokens.text.count_texts(empty)} if len(empty) else {}
     return counts
+
+
+def _count_zeros(view: ViewSpec, block: VectorBlock) -> dict[str, Int64Array]:
+    """The rows of which a vector has no value but zero."""
+    is_zero = np.zeros(len(block.vectors[view.name][0]), bool)
+    for vectors in block.vectors[view.name]:
+        some = np.flatnonzero(vectors[:, 0] == 0)
+        is_zero[some] |= ~vectors[some].any(axis=1)
+    text = block.tokens.rows[view.name].text if view.has_vector_lists else texts_of_rows(view, block.tokens)
+    counts = block.tokens.text.count_texts(text[is_zero])
+    return {f"{metrics.ZERO_VECTORS}:{view.name}": counts} if counts.any() else {}
 
 
 def _count_coarse(view: ViewSpec, block: VectorBlock) -> dict[str, Int64Array]:
@@ -94,6 +102,7 @@ def _write_files(store: BlockStore, vocabulary: pa.StringArray, block: VectorBlo
     output, views, text = store.output, store.views, block.tokens.text
     of_files = counts_of_files(block.tokens, vocabulary)
     for view in views:
+        of_files |= {} if view.aggregates else _count_zeros(view, block)
         of_files |= _count_coarse(view, block) if view.dtype == "int8" else {}
     files = tuple(
         dataclasses.replace(file_range, counts={name: int(values[number]) for name, values in of_files.items()})

@@ -332,7 +332,7 @@ def test_unknown_names(finished):
         run.view("texts").to_numpy("num_token")
     assert str(caught.value) == (
         f"'num_token': view texts of {finished} has no such column; it has the vectors embedding; other columns: file, "
-        "line, sentence, start, end, text, num_tokens, num_dropped; did you mean `num_tokens`?"
+        "line, sentence, start, end, text, num_tokens, num_dropped, num_unknown; did you mean `num_tokens`?"
     )
     tokens = run.view("tokens")
     for read in (tokens.to_numpy, lambda name: tokens.to_arrow([name]), lambda name: tokens.iter_batches([name])):

@@ -58,6 +58,7 @@ def table(view: ViewSpec) -> pa.Table:
         "text": [TEXTS[t] for t in text],
         "num_tokens": [12 * row for row in range(total)],
         "num_dropped": [0] * total,
+        "num_unknown": [0] * total,
         "word": [["café", "“", "", "naïve", "a"][row % 5] for row in range(total)],
         "num_texts": [row + 1 for row in range(total)],
     }
@@ -128,10 +129,10 @@ PINNED = [
         "ed62b2459153fcd66cb86b67072acc0169dbbc1973d92d03343b04c7813fd249",
     ),
     (view("word"), "eb2cb22ca22e020ed3af19fc4bf1f716710e8ab23036c565c73370a638719c69"),
-    (view("text", combine="concat"), "01f6c495b35d38f12476a6ec108bea75c4c6829baf376a3920cf2cc4be1d38c9"),
+    (view("text", combine="concat"), "aa73990c297efc2d9746da7a10edb3e42e7a5028998a066a0ee1e6fa2f3da2e8"),
     (
         view("text", pooling="pooler", layers=(), truncate_dim=3),
-        "a4d7de1be231bd9e53d4e3bb084356958ca84f8bdebf53ba9955e6ee77f880c6",
+        "937c550cb4793cd7767aa45c688c7b1dfa76d2813363c458fab393731f3f2dfb",
     ),
     (
         view("record", fields=(("weight", "float64"), ("id", "string"))),

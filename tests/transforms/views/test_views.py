@@ -95,9 +95,9 @@ def test_text_rows(block):
     table = block.table(view(level="text"))
     assert table.drop(["layer_2", "layer_0"]).to_pylist() == [
         {"file": "corpus/a.txt", "line": 7, "sentence": 0, "start": 0, "end": 4}
-        | {"text": "a ab", "num_tokens": 3, "num_dropped": 6},
+        | {"text": "a ab", "num_tokens": 3, "num_dropped": 6, "num_unknown": 0},
         {"file": "corpus/a.txt", "line": 9, "sentence": 0, "start": 0, "end": 1}
-        | {"text": "\u200b", "num_tokens": 0, "num_dropped": 0},
+        | {"text": "\u200b", "num_tokens": 0, "num_dropped": 0, "num_unknown": 0},
     ]
 
 
