@@ -46,8 +46,10 @@ def remedy(reason: str, text_field: str | list[str] = "text") -> str | None:
         is_list = wrong["found"] == "an array"
         if wrong["field"] in text_fields:
             return f"set input.words: {'given' if is_list else 'in_text'}"
-        type_ = f"list<{wrong['type'].removeprefix('a ')}>" if is_list else _TYPES.get(wrong["found"])
-        return f"set input.keep_fields: {{{wrong['field']}: {type_}}}"
+        if is_list:
+            given = f"list<{wrong['type'].removeprefix('a ')}>"
+            return f"{_remove(wrong['field'])}; with input.words: given it may be {given}"
+        return f"set input.keep_fields: {{{wrong['field']}: {_TYPES.get(wrong['found'], 'string')}}}"
     field = re.match(r"field `(.+?)`(?: is (missing)|: invalid| does not fit in (int64|float64))", reason)
     if wrong and wrong["field"] not in text_fields:
         type_ = _TYPES.get(wrong["found"])

@@ -128,10 +128,13 @@ class GivenWords:
 
     def within(self, text: Int64Array, spans: Int64Array) -> tuple[GivenWords, Int64Array, Int64Array]:
         """The words in S spans of texts, int64 [S, 2], which begin and end with words; their row splits and numbers."""
-        size = 1 + max(int(spans.max(initial=0)), *(int(places.max(initial=0)) for places in self.places))
-        before = row_of_each(self.splits) * (size + 1)
-        first = np.searchsorted(before + self.places[0], text * (size + 1) + spans[:, 0])
-        last = np.searchsorted(before + self.places[1], text * (size + 1) + spans[:, 1], side="right")
+        start, end = self.places
+        size = 2 + max(
+            int(spans.max(initial=0)), int(end.max(initial=0))
+        )  # places of one text are below those of the next
+        before = row_of_each(self.splits) * size
+        first = np.searchsorted(before + start, text * size + spans[:, 0])
+        last = np.searchsorted(before + end, text * size + spans[:, 1], side="right")
         splits = row_splits_of(last - first)
         numbers = np.arange(splits[-1]) + (first - splits[:-1])[row_of_each(splits)]
         lists = as_lists(self.lists.flatten().take(pa.array(numbers)), splits)

@@ -35,11 +35,9 @@ def cut_chunks(block: TextBlock, tokenizer: TextTokenizer, settings: SequenceSet
 
     def cut(chosen: Int64Array) -> Pieces:
         index = pa.array(chosen)
-        return (
-            tokenizer.tokenize(block.texts.take(index))
-            if words is None
-            else tokenize_words(words.take(index), tokenizer)
-        )
+        if words is None:
+            return tokenizer.tokenize(block.texts.take(index))
+        return tokenize_words(words.take(index), tokenizer)
 
     try:
         pieces = cut(np.arange(len(block.texts)))

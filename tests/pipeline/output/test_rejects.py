@@ -14,7 +14,14 @@ from layerbeam.pipeline.output.rejects import frequent_remedies, remedy
         ("field `n` is a string, not int64", "set input.keep_fields: {n: string}"),
         ("field `n` is a boolean, not float64", "set input.keep_fields: {n: bool}"),
         ("field `n` is a number, not a string", "set input.keep_fields: {n: float64}"),
-        ("field `n` is an array, not a string", "remove n from input.keep_fields, or convert it in the files"),
+        (
+            "field `n` is an array, not a string",
+            "remove n from input.keep_fields, or convert it in the files; "
+            "with input.words: given it may be list<string>",
+        ),
+        ("field `body` is an array, not a string", "set input.words: given"),
+        ("field `body` is a string, not an array", "set input.words: in_text"),
+        ("field `n` is a number, not an array", "set input.keep_fields: {n: float64}"),
         ("field `n` does not fit in int64", "set input.keep_fields: {n: float64}"),
         ("field `n` does not fit in float64", "remove n from input.keep_fields, or convert it in the files"),
         ("field `n`: invalid UTF-8: invalid start byte", "set input.invalid_bytes: replace"),

@@ -205,5 +205,7 @@ def test_files_may_be_one_folder(workplace):
     (workplace.folder / "corpus/b[1].txt.gz").unlink()
     refused = workplace.drive(status=2).err
     assert "no file matches corpus/more/.. (from " in refused
-    what = "corpus: is a folder without a file that ends in .txt, .jsonl, .ndjson, .parquet, .csv, .tsv"
+    what = (
+        "corpus: is a folder without a file that ends in .txt, .jsonl, .ndjson, .parquet, .csv, .tsv, .conllu, .conll"
+    )
     assert f"{what}; those in folders of it are corpus/**/*.txt" in refused
