@@ -25,6 +25,11 @@ def table(delimiter: str, name: str = "body", quote: str = "") -> str:
 # name: (content, the settings of `input`, part of what is printed)
 FILES = {
     "a.txt": ("\n".join(TEXTS), {"format": "text"}, "a.txt: text, UTF-8\nreads each line as a text"),
+    "t.conllu": (
+        "# sent_id = 1\n" + "\t".join(["1", "bank", *"_" * 8]) + "\n\n",
+        {"format": "conllu"},
+        "t.conllu: CoNLL-U, UTF-8\nreads each sentence as a list of words, with the columns id, form, lemma",
+    ),
     "a.gz": (gzip.compress(JSON.encode()), {"format": "jsonl", "text_field": "body"}, "JSON Lines, compressed (.gz)"),
     "b.json": (JSON, {"format": "jsonl", "text_field": "body"}, "3 columns: id, label, body\nreads column `body` of"),
     "c.csv": (table(",", quote='"'), {"format": "csv", "text_field": "body"}, "separated by commas"),
