@@ -23,6 +23,7 @@ Array = npt.NDArray[Any]
 MAX_INPUT_CHARS_PER_WORD = 200
 LARGEST_CODE = 127  # of a weight in int8
 _ERF_STEPS = 1 << 16
+_SCORES = 1 << 23  # of attention that are in memory at once
 CHINESE = [
     (0x3400, 0x4DBF),
     (0x4E00, 0x9FFF),
@@ -223,12 +224,20 @@ class ReferenceNetwork:
         """[S, heads d] -> [heads, S, d]."""
         return np.transpose(x.reshape(len(x), count or self.architecture.num_attention_heads, -1), (1, 0, 2))
 
-    def attend(self, query: Array, key: Array, value: Array, bias: Array | float) -> Array:
-        """softmax(Q K' / sqrt(d) + bias) V: three of [heads, S, d] -> [S, heads d]."""
-        scores = query @ key.transpose(0, 2, 1) / math.sqrt(query.shape[-1]) + bias
-        weight = np.exp(scores - scores.max(-1, keepdims=True))
-        context = weight / weight.sum(-1, keepdims=True) @ value
-        return np.asarray(context.transpose(1, 0, 2).reshape(query.shape[1], -1), value.dtype)
+    def attend(self, query: Array, key: Array, value: Array, bias: Callable[[slice], Array | float]) -> Array:
+        """softmax(Q K' / sqrt(d) + bias) V: three of [heads, S, d] -> [S, heads d].
+
+        `bias`: of some queries, [heads or 1, queries, S]. A long text's are computed some at a time.
+        """
+        heads, length, size = query.shape
+        step = max(_SCORES // (heads * length), 1)
+        contexts = []
+        for rows in (slice(first, first + step) for first in range(0, length, step)):
+            scores = query[:, rows] @ key.transpose(0, 2, 1) / math.sqrt(size) + bias(rows)
+            weight = np.exp(scores - scores.max(-1, keepdims=True))
+            contexts.append(weight / weight.sum(-1, keepdims=True) @ value)
+        context = np.concatenate(contexts, axis=1)
+        return np.asarray(context.transpose(1, 0, 2).reshape(length, -1), value.dtype)
 
 
 def round_kernels(weights: Mapping[str, Array], codes: Mapping[str, InputCodes]) -> dict[str, Array]:

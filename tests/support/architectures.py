@@ -19,7 +19,7 @@ from layerbeam.transforms.encoders.config_file import ConfigFile
 
 WORDS = ["a", "river", "bank", "the", "in", "##s", "##er", ".", ",", "'", "k", "##k", "b", "##b"]
 _SIZES = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 40}
-_COMMON = {"vocab_size": 300, "max_position_embeddings": 64, "hidden_act": "gelu", "layer_norm_eps": 1e-12} | _SIZES
+_COMMON = {"vocab_size": 300, "hidden_act": "gelu", "layer_norm_eps": 1e-12} | _SIZES
 
 # Of an uncased BERT's tokenizer.json.
 NORMALIZER = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
@@ -168,11 +168,11 @@ _TOKENIZERS: dict[str, Callable[[Path], None]] = {
 }
 
 
-def write_encoder(folder: Path, name: str, *, prefixed: bool = False) -> Path:
+def write_encoder(folder: Path, name: str, *, prefixed: bool = False, positions: int = 64) -> Path:
     """A folder with an encoder. `prefixed`: its tensors are those of a model with a head."""
     folder.mkdir(parents=True)
     # DistilBERT has other names for the sizes.
-    common = _COMMON if "dim" not in CONFIGS[name] else {"vocab_size": 300, "max_position_embeddings": 64}
+    common = (_COMMON if "dim" not in CONFIGS[name] else {"vocab_size": 300}) | {"max_position_embeddings": positions}
     (folder / "config.json").write_text(json.dumps(common | CONFIGS[name]))
     architecture = read_architecture(ConfigFile("test", folder / "config.json"))
     # Of a gated layer's random products some tokens have small sums, whose directions depend on the rounding. The

@@ -11,6 +11,7 @@ import numpy as np
 
 from layerbeam.transforms.encoders import onednn
 from layerbeam.transforms.encoders.architectures.architecture import Architecture
+from layerbeam.transforms.encoders.attention import ON_CPU, ON_DEVICE, Attention
 from layerbeam.transforms.encoders.config_file import Activation
 from layerbeam.transforms.encoders.device import DeviceLayer, keeps_layers
 from layerbeam.transforms.encoders.formats.weights import take_over
@@ -27,15 +28,11 @@ Tensor = Any  # TensorFlow's
 
 ComputeDtype = Literal["float32", "bfloat16", "int8"]
 
-# Added to the scores of padding: exp(x - 1e9) is exactly 0 in float32, and the sum stays finite, whereas the
-# largest negative number would overflow. A row without any real token gives numbers, not NaN.
-_MASKED = -1e9
-
 _FUSED_GELU: dict[Activation | None, str] = {"gelu": "GeluExact", "gelu_tanh": "GeluApproximate"}
 
 
 class Batch(NamedTuple):
-    """A batch within the graph: int32 [B, S] token and segment ids, [B] lengths; B and S as tensors."""
+    """A batch within the graph: int32 [B, S] token and segment ids, [B] lengths; B and S, as ints with XLA."""
 
     token_ids: Tensor
     lengths: Tensor
@@ -59,8 +56,9 @@ class Network:
     int8, by product, of its inputs; products that have none, and those of attention, are float32. `xla`: compile it,
     once per batch shape. ValueError for an unknown layer.
 
-    One trace serves all shapes. Set TensorFlow's threads first (`transforms/hardware.py`). The same batch gives equal
-    bits; in another batch, or at another position in it, a text's vectors differ by rounding (MiniLM: up to 5e-6).
+    One trace serves all shapes, but with XLA. Set TensorFlow's threads first (`transforms/hardware.py`). The same batch
+    gives equal bits; in another batch, or at another position in it, a text's vectors differ by rounding (MiniLM: up to
+    5e-6).
 
     Tried and rejected, measured on 2 cores with AVX-512 (TensorFlow 2.21): products without the padding, in fuller
     batches (MiniLM 1 %, BERT-base bfloat16 1 to 4 % faster); the residual stream in bfloat16, added by the product
@@ -107,17 +105,21 @@ class Network:
             is_float = name.endswith(("/kernel", "/bias")) and values.dtype != np.int8
             dtype = self._dtype if is_float else values.dtype  # of products, or of the rest
             self._variables[name] = tf.Variable(tf.cast(take_over(values), dtype), trainable=False, name=name)
-        ids = tf.TensorSpec([None, None], tf.int32)
-        signature = [ids, tf.TensorSpec([None], tf.int32), ids]
+        self.attention = Attention(
+            architecture.num_attention_heads,
+            ON_DEVICE if xla or self._keeps_layers else ON_CPU,
+            self._dtype,
+            onednn.biased_scores if self._has_kernels else _biased_scores,
+        )
         # XLA needs static shapes, and the number of real tokens is not one: they are gathered from its result.
         self._is_compiled = xla
-        graph = tf.function(
-            self._encode_batch if xla else self._forward,
-            input_signature=signature,
-            autograph=False,
-            jit_compile=True if xla else None,
-        )
-        self._graph = graph if xla else graph.get_concrete_function()
+        if xla:
+            self._graph = tf.function(self._encode_batch, autograph=False, jit_compile=True)
+        else:
+            ids = tf.TensorSpec([None, None], tf.int32)
+            signature = [ids, tf.TensorSpec([None], tf.int32), ids]
+            graph = tf.function(self._forward, input_signature=signature, autograph=False)
+            self._graph = graph.get_concrete_function()
 
     def __call__(
         self, token_ids: Int32Array, lengths: Int32Array, segment_ids: Int32Array
@@ -151,7 +153,8 @@ class Network:
 
     def _encode_batch(self, token_ids: Tensor, lengths: Tensor, segment_ids: Tensor) -> list[Tensor]:
         """The requested layers, [B S, H] each, and the pooled output if requested."""
-        batch = Batch(token_ids, lengths, segment_ids, *tf.unstack(tf.shape(token_ids)))
+        shape = token_ids.shape if self._is_compiled else tf.unstack(tf.shape(token_ids))
+        batch = Batch(token_ids, lengths, segment_ids, *shape)
         hidden = self.architecture.embed(self, batch)
         outputs = {0: hidden}
         shared = self.architecture.prepare(self, batch)
@@ -166,16 +169,6 @@ class Network:
     def weight(self, name: str) -> Tensor:
         """A weight, such as a table of embeddings."""
         return tf.convert_to_tensor(self._variables[name])  # from a variable itself, tf.gather copies it first
-
-    def mask_bias(self, batch: Batch, bias: Tensor | None = None, *, is_hidden: Tensor | None = None) -> Tensor:
-        """What is added to the scores, [B or 1, heads or 1, S or 1, S]: `bias`, if any; where it masks, -1e9.
-
-        Masked are padding and, if given, the places that `is_hidden`, bool [1, 1, S, S].
-        """
-        is_masked = ~batch.is_real[:, None, None, :]
-        if is_hidden is not None:
-            is_masked |= is_hidden
-        return tf.cast(tf.where(is_masked, _MASKED, 0.0 if bias is None else bias), self._dtype)
 
     def repeated(self, name: str, compute: Callable[..., Tensor], *inputs: Any) -> Tensor:
         """compute(*inputs), where calls of one name have the same weights: those kept packed are kept once."""
@@ -192,21 +185,6 @@ class Network:
         split = tf.reshape(query_key_value, [batch.rows, batch.longest, sum(counts), size])
         three: list[Tensor] = tf.split(tf.transpose(split, [0, 2, 1, 3]), counts, axis=1)
         return three
-
-    def attend(self, batch: Batch, query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-        """softmax(Q K' + bias) V: three of [B, heads, S, d] -> [B S, heads d]; the query includes the scale.
-
-        Keys and values may have fewer heads, each for as many of the query's.
-        """
-        _, heads, _, size = query.shape
-        if key.shape[1] != heads:
-            key, value = (tf.repeat(values, heads // values.shape[1], axis=1) for values in (key, value))
-        if self._has_kernels:
-            scores = onednn.biased_scores(query, key, bias)
-        else:
-            scores = tf.matmul(query, key, transpose_b=True) + bias
-        context = tf.transpose(tf.matmul(tf.nn.softmax(scores), value), [0, 2, 1, 3])
-        return tf.reshape(context, [batch.rows * batch.longest, heads * size])
 
     def dense(
         self, name: str, values: Tensor, activation: Activation | None = None, *, reader: str | None = None
@@ -248,6 +226,10 @@ class Network:
         square = tf.reduce_mean(tf.square(values), axis=-1, keepdims=True)
         normal = values * tf.math.rsqrt(square + self.architecture.layer_norm_eps)
         return normal * self._variables[f"{name}/LayerNorm/gamma"]
+
+
+def _biased_scores(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
+    return tf.matmul(query, key, transpose_b=True) + bias
 
 
 def _activate(values: Tensor, activation: Activation | None) -> Tensor:

@@ -71,6 +71,40 @@ def test_agrees_with_numpy_without_kernels(folders, name, how):
     assert_agrees_with_numpy(source, load_encoder(source, layers=[0, 1, 2, 3], pooler=source.has_pooler, **how))
 
 
+# Where blocks of queries differ: masks, biases of distance, grouped heads, causal, local, both.
+IN_BLOCKS = ("bert", "mpnet", "deberta", "deberta-convolution", "modernbert", "eurobert", "qwen3", "gemma3-causal")
+
+
+@pytest.fixture(scope="module")
+def long_folders(tmp_path_factory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("long")
+    return {name: write_encoder(root / name, name, positions=1100) for name in IN_BLOCKS}
+
+
+def test_long_texts_agree_with_numpy(long_folders):
+    """Of 257 tokens or more; the last block of queries is not full, and one text is shorter than a block."""
+    for name, folder in long_folders.items():
+        source = open_encoder(str(folder))
+        encoder = load_encoder(source, layers=[2, 3], pooler=False)
+        for lengths, longest in (([281, 9, 0], 281), ([257], 257)):
+            token_ids, lengths, segment_ids = batch_of(lengths, longest)
+            layers, _ = encoder(token_ids, lengths, segment_ids)
+            some = [number for number, length in enumerate(lengths) if length]
+            batch = (token_ids[some], lengths[some], segment_ids[some] * source.has_segments)
+            expected, _ = bounded_layers(source.architecture, load_weights(source), *batch)
+            for layer in (2, 3):
+                share = expected[layer].share(layers[layer])
+                assert share <= 1, f"{name}, {longest} tokens, layer {layer}: {share} of what float32 may be off"
+
+
+@pytest.mark.parametrize("name", ["deberta", "gemma3-causal"])
+def test_long_texts_with_xla(long_folders, name):
+    source = open_encoder(str(long_folders[name]))
+    batch = batch_of([1051, 3], 1051)  # of more than a block of queries
+    found, expected = (load_encoder(source, layers=[1], pooler=False, xla=xla)(*batch)[0][1] for xla in (True, False))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * np.abs(expected).max() * np.sqrt(1051))
+
+
 @pytest.mark.parametrize(
     ("name", "how"),
     [

@@ -110,8 +110,8 @@ class Architecture(abc.ABC):
         """Layer 0, [B S, H] in float32."""
 
     def prepare(self, net: Network, batch: Batch) -> Any:
-        """What all blocks share, computed once: here the bias of the scores of attention."""
-        return net.mask_bias(batch)
+        """What all blocks share, computed once: here the scope of attention."""
+        return net.attention.scope(batch.lengths, batch.longest)
 
     @abc.abstractmethod
     def block(self, net: Network, batch: Batch, index: int, hidden: Tensor, shared: Any) -> Tensor:

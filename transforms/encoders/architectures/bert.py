@@ -139,18 +139,16 @@ class Bert(Architecture):
         name = f"bert/encoder/layer_{index}"
         counts = [self.num_attention_heads] * 3
         query, key, value = net.heads(batch, net.dense(f"{name}/attention/self", hidden), counts)
-        context = self.attend(net, batch, name, query, key, value, shared)
+        context = self.attend(net, name, query, key, value, shared)
         attended = net.dense(f"{name}/attention/output/dense", context)
         hidden = net.layer_norm(f"{name}/attention/output", hidden + tf.cast(attended, tf.float32))
         inner = net.dense(f"{name}/intermediate/dense", hidden, self.hidden_act, reader=f"{name}/output/dense")
         outer = net.dense(f"{name}/output/dense", inner)
         return net.layer_norm(f"{name}/output", hidden + tf.cast(outer, tf.float32))
 
-    def attend(
-        self, net: Network, batch: Batch, name: str, query: Tensor, key: Tensor, value: Tensor, shared: Any
-    ) -> Tensor:
+    def attend(self, net: Network, name: str, query: Tensor, key: Tensor, value: Tensor, shared: Any) -> Tensor:
         """What a block attends to, [B S, H]. `name`: of the block."""
-        return net.attend(batch, query, key, value, shared)
+        return net.attention(query, key, value, shared)
 
     def reference_embed(self, net: ReferenceNetwork, token_ids: Array, segment_ids: Array) -> Array:
         x = net.weights["bert/embeddings/word_embeddings"][token_ids]
@@ -165,7 +163,7 @@ class Bert(Architecture):
 
     def reference_attend(self, net: ReferenceNetwork, name: str, query: Array, key: Array, value: Array) -> Array:
         """`attend` in NumPy for one text, [S, H]."""
-        return net.attend(query, key, value, 0.0)
+        return net.attend(query, key, value, lambda _: 0.0)
 
     def reference_block(self, net: ReferenceNetwork, index: int, hidden: Array) -> Array:
         name = f"bert/encoder/layer_{index}"

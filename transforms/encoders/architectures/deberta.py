@@ -21,6 +21,7 @@ from layerbeam.transforms.encoders.architectures.architecture import (
     scale_query,
 )
 from layerbeam.transforms.encoders.architectures.bert import Bert
+from layerbeam.transforms.encoders.attention import Block
 from layerbeam.transforms.encoders.config_file import Activation, ConfigFile
 from layerbeam.transforms.flow.blocks import Float32Array
 from layerbeam.transforms.hardware import tf
@@ -173,30 +174,49 @@ class Deberta(Bert):
         return net.layer_norm("bert/embeddings", summed)
 
     def prepare(self, net: Network, batch: Batch) -> Any:
-        """(bias of the scores, the rows of the distances -S to S in the tables of positions)."""
-        distance = tf.range(-batch.longest, batch.longest + 1)
-        rows = tf.constant(self._rows(self.max_length), tf.int32)
-        return net.mask_bias(batch), tf.gather(rows, distance + self.max_length)
+        """(scope of attention, the rows of the distances -max_length to max_length in the tables of positions)."""
+        scope = net.attention.scope(batch.lengths, batch.longest)
+        return scope, tf.constant(self._rows(self.max_length), tf.int32)
 
-    def attend(
-        self, net: Network, batch: Batch, name: str, query: Tensor, key: Tensor, value: Tensor, shared: Any
-    ) -> Tensor:
-        bias, rows = shared
+    def attend(self, net: Network, name: str, query: Tensor, key: Tensor, value: Tensor, shared: Any) -> Tensor:
+        scope, rows = shared
 
-        def by_distance(kind: str, contents: Tensor, rows: Tensor) -> Tensor:
-            """[B, heads, S, S]: at [i, j] the product of content i and the vector in row j - i + S of `rows`."""
-            vectors = tf.gather(net.weight(_positions(name, kind)), rows, axis=1)
-            products = tf.matmul(contents, tf.cast(vectors, contents.dtype), transpose_b=True)  # [B, heads, S, 2 S + 1]
-            # Of each content's 2 S + 1 products, the S wanted follow each other, from one place earlier for the next
-            # content: of all in pieces of S, they are every second one.
-            pieces = [batch.rows, self.num_attention_heads, 2 * batch.longest + 1, batch.longest]
-            return tf.gather(tf.reshape(products, pieces), 2 * tf.range(batch.longest) + 1, axis=2)
+        def by_distance(
+            kind: str, contents: Tensor, firsts: Tensor, others: tuple[Tensor, Tensor], heads: Any
+        ) -> Tensor:
+            """[B, heads, P C, O]: the product of each content and the vector of its distance to each other token.
 
-        if "c2p" in self.pos_att_type:
-            bias += by_distance("c2p", query, tf.reverse(rows, [0]))  # the distance of a later key is negative
-        if "p2c" in self.pos_att_type:
-            bias += tf.transpose(by_distance("p2c", key, rows), [0, 1, 3, 2])
-        return net.attend(batch, query, key, value, bias)
+            `contents`: [B, heads P, C, d], pieces of C tokens, from the places `firsts`, [P]. `others`: the first and
+            the number of the O others.
+            """
+            size, (first_other, num_others) = tf.shape(contents)[2], others
+            width = size + num_others
+            ahead = first_other - firsts[:, None] - size + tf.range(width)
+            distance = -ahead if kind == "c2p" else ahead  # the distance of a later key is negative
+            wanted = tf.gather(rows, tf.clip_by_value(distance, -self.max_length, self.max_length) + self.max_length)
+            table = tf.slice(net.weight(_positions(name, kind)), [heads[0], 0, 0], [heads[1], -1, -1])
+            vectors = tf.reshape(tf.gather(table, wanted, axis=1), [-1, width, contents.shape[3]])
+            products = tf.matmul(contents, tf.cast(vectors, contents.dtype), transpose_b=True)  # [B, heads P, C, width]
+            # Of each content's products, those wanted follow each other, from one place earlier for the next content.
+            shape = tf.shape(products)
+            flat = tf.reshape(products, [shape[0], shape[1], size * width])[:, :, size:]
+            aligned = tf.reshape(flat, [shape[0], shape[1], size, width - 1])[..., :num_others]
+            return tf.reshape(aligned, [shape[0], heads[1], -1, num_others])
+
+        def added(query: Tensor, key: Tensor, block: Block) -> Tensor:
+            (first_query, queries), (first_key, keys), total = block.queries, block.keys, 0
+            if "c2p" in self.pos_att_type:
+                total += by_distance("c2p", query, tf.reshape(first_query, [1]), block.keys, block.heads)
+            if "p2c" in self.pos_att_type:  # as many keys as queries at a time: few products that are not wanted
+                pieces = -(-keys // queries)
+                key = tf.pad(key, [[0, 0], [0, 0], [0, pieces * queries - keys], [0, 0]])
+                key = tf.reshape(key, [tf.shape(key)[0], -1, queries, key.shape[3]])
+                firsts = first_key + queries * tf.range(pieces)
+                by_key = by_distance("p2c", key, firsts, block.queries, block.heads)[:, :, :keys]
+                total += tf.transpose(by_key, [0, 1, 3, 2])
+            return total
+
+        return net.attention(query, key, value, scope, added)
 
     def block(self, net: Network, batch: Batch, index: int, hidden: Tensor, shared: Any) -> Tensor:
         output = super().block(net, batch, index, hidden, shared)
@@ -220,19 +240,25 @@ class Deberta(Bert):
 
     def reference_attend(self, net: ReferenceNetwork, name: str, query: Array, key: Array, value: Array) -> Array:
         length, place = query.shape[1], np.arange(query.shape[1])
-        rows, which = np.unique(self._rows(length)[place[:, None] - place + length], return_inverse=True)
-        which = which.reshape(1, length, length)
-        vectors = net.weights[_DISTANCES]
-        vectors = (net.layer_norm("bert/encoder", vectors) if self.norm_rel_ebd else vectors)[rows]
-        scores = np.zeros((len(query), length, length), query.dtype)
-        if "c2p" in self.pos_att_type:
-            keys = net.heads(net.dense(_positions(name, "c2p"), vectors))
-            scores += np.take_along_axis(query @ keys.transpose(0, 2, 1), which, axis=2)
-        if "p2c" in self.pos_att_type:
-            queries = net.heads(net.dense(_positions(name, "p2c"), vectors))
-            scores += np.take_along_axis(queries @ key.transpose(0, 2, 1), which, axis=1)
+        row_of = self._rows(length)
+        table = net.weights[_DISTANCES]
+        table = net.layer_norm("bert/encoder", table) if self.norm_rel_ebd else table
         terms = math.sqrt(1 + len(self.pos_att_type))
-        return net.attend(query / terms, key, value, scores / math.sqrt(query.shape[-1]) / terms)
+
+        def bias(rows: slice) -> Array:
+            some = query[:, rows]
+            used, which = np.unique(row_of[place[rows, None] - place + length], return_inverse=True)
+            which = which.reshape(1, -1, length)
+            scores = np.zeros((len(some), some.shape[1], length), query.dtype)
+            if "c2p" in self.pos_att_type:
+                keys = net.heads(net.dense(_positions(name, "c2p"), table[used]))
+                scores += np.take_along_axis(some @ keys.transpose(0, 2, 1), which, axis=2)
+            if "p2c" in self.pos_att_type:
+                queries = net.heads(net.dense(_positions(name, "p2c"), table[used]))
+                scores += np.take_along_axis(queries @ key.transpose(0, 2, 1), which, axis=1)
+            return np.asarray(scores / math.sqrt(query.shape[-1]) / terms)
+
+        return net.attend(query / terms, key, value, bias)
 
     def reference_block(self, net: ReferenceNetwork, index: int, hidden: Array) -> Array:
         output = super().reference_block(net, index, hidden)

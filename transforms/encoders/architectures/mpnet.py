@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from layerbeam.transforms.encoders.architectures.architecture import SIZES, Array
+from layerbeam.transforms.encoders.architectures.architecture import SIZES, Array, Tensor
 from layerbeam.transforms.encoders.architectures.bert import Bert
 from layerbeam.transforms.encoders.architectures.roberta import Roberta
+from layerbeam.transforms.encoders.attention import Block
 from layerbeam.transforms.encoders.config_file import ConfigFile
 from layerbeam.transforms.hardware import tf
 
@@ -60,15 +61,25 @@ class MPNet(Roberta):
 
     def prepare(self, net: Network, batch: Batch) -> Any:
         buckets = tf.constant(distance_buckets(self.max_length), tf.int32)
-        place = tf.range(batch.longest)
-        distance = place[None, :] - place[:, None] + self.max_length - 1
-        by_distance = tf.transpose(tf.gather(net.weight(_BIAS), buckets))  # [heads, distances]
-        return net.mask_bias(batch, tf.gather(by_distance, distance, axis=1)[None])
+        of_distance = tf.transpose(tf.gather(net.weight(_BIAS), buckets))  # [heads, distances]
+
+        def by_distance(block: Block) -> Tensor:
+            first, heads = block.heads
+            farthest = self.max_length - 1
+            rows = tf.maximum(block.ahead, -farthest) + farthest  # queries that fill a block are beyond
+            return tf.gather(tf.slice(of_distance, [first, 0], [heads, -1]), rows, axis=1)[None]
+
+        return net.attention.scope(batch.lengths, batch.longest, by_distance=by_distance)
 
     def reference_attend(self, net: ReferenceNetwork, name: str, query: Array, key: Array, value: Array) -> Array:
         length, place = query.shape[1], np.arange(query.shape[1])
-        buckets = distance_buckets(length)[place[None, :] - place[:, None] + length - 1]
-        return net.attend(query, key, value, net.weights[_BIAS][buckets].transpose(2, 0, 1))
+        bucket_of = distance_buckets(length)
+
+        def bias(rows: slice) -> Array:
+            buckets = bucket_of[place[None, :] - place[rows, None] + length - 1]
+            return np.asarray(net.weights[_BIAS][buckets].transpose(2, 0, 1))
+
+        return net.attend(query, key, value, bias)
 
 
 def distance_buckets(length: int) -> Array:

@@ -213,17 +213,14 @@ class Rotary(Architecture):
         return self._norm(net, "bert/embeddings", summed) if "bert/embeddings/LayerNorm" in self.outside else summed
 
     def prepare(self, net: Network, batch: Batch) -> Any:
-        """(bias of the scores, cosines, sines) of blocks with global and with local attention."""
-        place = tf.range(batch.longest)
-        ahead = (place[None, :] - place[:, None])[None, None]  # of each key before its query
-        is_later = ahead > 0 if self.is_causal else None
-        is_far = tf.abs(ahead) > self.reach
-        hidden = [is_later, is_far if is_later is None else is_far | is_later]
-        angles = [tf.cast(place, tf.float32)[:, None] * self._frequencies(kind) for kind in self.rotations]
-        return [
-            (net.mask_bias(batch, is_hidden=is_hidden), tf.cos(angle), tf.sin(angle))
-            for is_hidden, angle in zip(hidden, angles, strict=True)
+        """(scope of attention, cosines, sines) of blocks with global and with local attention."""
+        place = tf.cast(tf.range(batch.longest), tf.float32)
+        angles = [place[:, None] * self._frequencies(kind) for kind in self.rotations]
+        scopes = [
+            net.attention.scope(batch.lengths, batch.longest, reach=reach, is_causal=self.is_causal)
+            for reach in (None, self.reach)
         ]
+        return [(scope, tf.cos(angle), tf.sin(angle)) for scope, angle in zip(scopes, angles, strict=True)]
 
     def _frequencies(self, rotation: Rotation) -> Array:
         """Radians per position of each pair of a head's dimensions, in float32 as in PyTorch."""
@@ -232,7 +229,7 @@ class Rotary(Architecture):
 
     def block(self, net: Network, batch: Batch, index: int, hidden: Tensor, shared: Any) -> Tensor:
         name = f"bert/encoder/layer_{index}"
-        bias, cosine, sine = shared[self.is_local[index]]
+        scope, cosine, sine = shared[self.is_local[index]]
         has_before = self.has_part(index, "attention/LayerNorm")
         normal = self._norm(net, f"{name}/attention", hidden) if has_before else hidden
         counts = [self.num_attention_heads, self.num_key_value_heads, self.num_key_value_heads]
@@ -242,7 +239,7 @@ class Rotary(Architecture):
                 tf.cast(self._norm(net, f"{name}/attention/self/{kind}", values), value.dtype)
                 for kind, values in (("query", query), ("key", key))
             )
-        context = net.attend(batch, _rotate(query, cosine, sine), _rotate(key, cosine, sine), value, bias)
+        context = net.attention(_rotate(query, cosine, sine), _rotate(key, cosine, sine), value, scope)
         hidden = self._add(
             net, f"{name}/attention/output", hidden, net.dense(f"{name}/attention/output/dense", context)
         )
@@ -287,8 +284,6 @@ class Rotary(Architecture):
             return x + normal(part, result) if is_sandwich else normal(part, x + result)
 
         place = np.arange(len(hidden))
-        ahead = place - place[:, None]
-        masked = (np.abs(ahead) > self.reach) & local | (ahead > 0) & self.is_causal
         angle = place.astype(np.float32)[:, None] * np.tile(self._frequencies(self.rotations[local]), 2)
 
         def turned(kind: str, heads: int) -> Array:
@@ -297,6 +292,10 @@ class Rotary(Architecture):
             half = np.concatenate([-x[..., self.head_size // 2 :], x[..., : self.head_size // 2]], axis=-1)
             return np.asarray(x * np.cos(angle) + half * np.sin(angle), x.dtype)
 
+        def mask(rows: slice) -> Array:
+            ahead = place - place[rows, None]
+            return np.where((np.abs(ahead) > self.reach) & local | (ahead > 0) & self.is_causal, -np.inf, 0)
+
         entering = normal("attention", hidden)
         query = turned("query", self.num_attention_heads) * (self.query_scale * np.sqrt(self.head_size))
         value = net.heads(net.dense(f"{block}/attention/self/value", entering), self.num_key_value_heads)
@@ -304,7 +303,7 @@ class Rotary(Architecture):
             np.repeat(x, self.num_attention_heads // self.num_key_value_heads, axis=0)
             for x in (turned("key", self.num_key_value_heads), value)
         )
-        context = net.attend(query, key, value, np.where(masked, -np.inf, 0))
+        context = net.attend(query, key, value, mask)
         hidden = add("attention/output", hidden, net.dense(f"{block}/attention/output/dense", context))
         entering = normal("intermediate", hidden)
         inner = net.activation(net.dense(f"{block}/intermediate/dense", entering))
