@@ -187,8 +187,6 @@ def _in_view(view: ViewSettings, given: Mapping[str, Any], known_fields: Collect
         yield "include_text: the lines of extract_features.py have no text; use another format or `combine`"
     if view.format == "tfrecord" and view.dtype == "float16":
         yield "dtype: is float16, which a tf.train.Example cannot hold: use float32 or int8, or format parquet"
-    if view.format == "parquet" and not view.compress:
-        yield "compress: is false; Parquet is always compressed (zstd): remove `compress`"
 
 
 def _in_selection(view: ViewSettings) -> Iterator[str]:

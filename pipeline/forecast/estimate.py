@@ -234,9 +234,9 @@ class BlockCounter:
         statistics = {name: float(of_files.sum()) for name, of_files in counts.items()} | {
             TEXTS: len(is_distinct),
             TEXT_BYTES: _text_bytes(block, parquet=job.records.format == "parquet"),
-            SEQUENCE_TOKENS: len(cut.positions),
+            SEQUENCE_TOKENS: int(cut.splits[-1]),
             ENCODED_TEXTS: int(np.count_nonzero(is_distinct)),
-            ENCODED: len(distinct_cut.positions),
+            ENCODED: int(distinct_cut.splits[-1]),
             PADDED: _padded_tokens(lengths[is_short], encoding) + int(lengths[~is_short].sum()),
         }
         keys = {view.name: _count_keys(view, tokens) for view in job.views if view.aggregates}

@@ -195,7 +195,7 @@ class _SimilarVectors:
         encoding = job.encoding
         contexts = tokens.contexts
         sequences = cut_sequences(contexts, np.arange(1), encoding)
-        layers, pooled = encoder(*pad_batch(contexts, sequences, np.arange(1), self.pad_id, encoding.length_buckets))
+        layers, pooled = encoder(*pad_batch(sequences, np.arange(1), self.pad_id, encoding.length_buckets))
         self._layers = {layer: np.asarray(values) for layer, values in layers.items()}
         self._pooled = None if pooled is None else np.asarray(pooled)
         self._rng = np.random.default_rng(0)

@@ -1,7 +1,7 @@
 """Runs with a stand-in for a GPU: how fast is what is around the encoder, and how long does the device wait for it?
 
     python device.py [--rate TOKENS_PER_SECOND] [--latency SECONDS] [--lines N] [--rounds N] [--views ...]
-                     [--threads ...] [--processes ...] [--set K=V ...] [--gil]
+                     [--threads ...] [--processes ...] [--set K=V ...] [--plain] [--gil]
 
 The stand-in takes `latency + padded tokens / rate` for a batch, one batch at a time, without Python's lock; all
 processes share one device. Its layers stay on it: only what a view takes or pools is copied, from random numbers that
@@ -46,6 +46,7 @@ SETTINGS = {
 }
 VALUES = np.random.default_rng(0).standard_normal((1 << 14, 384), np.float32)
 LOCK = threading.Lock()
+_SAMPLES = 200  # a second, of Python's lock
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +61,7 @@ class StandInLayer:
 
     def take(self, positions: Any) -> Any:
         """As `DeviceLayer` has it."""
-        return VALUES[np.arange(len(positions)) % len(VALUES), : self.width]
+        return VALUES[: len(positions), : self.width]  # no more than a batch has
 
     def pool(self, positions: Any, splits: Any, pooling: str) -> Any:
         """As `DeviceLayer` has it."""
@@ -86,15 +87,12 @@ class StandIn:
     def __call__(self, token_ids: Any, lengths: Any, segment_ids: Any) -> tuple[dict[int, StandInLayer], None]:
         tokens = int(lengths.sum())
         seconds = self.latency + token_ids.size / self.rate
-        with LOCK, open(self.record, "r+") as file:
+        with LOCK, open(self.record, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # one device for all processes
-            began = time.perf_counter()
-            before = json.load(file)
-            time.sleep(max(seconds - (time.perf_counter() - began), 0))
+            time.sleep(seconds)
+            totals = np.fromfile(file) + np.array([seconds, 1, tokens, token_ids.size])
             file.seek(0)
-            added = (seconds, 1, tokens, token_ids.size)
-            json.dump([old + new for old, new in zip(before, added, strict=True)], file)
-            file.write(" " * 64)
+            totals.tofile(file)
         return {layer: StandInLayer(tokens, self.width) for layer in self.layers}, None
 
 
@@ -131,28 +129,28 @@ def run(config: str, device: tuple[float, float, str], threads: int, processes: 
 def measure(folder: Path, options: argparse.Namespace, view: str, threads: int, processes: int, lines: int) -> Any:
     """The figures of one run."""
     shutil.rmtree(folder / "out", ignore_errors=True)
-    (folder / "device.json").write_text("[0, 0, 0, 0]")
+    np.zeros(4).tofile(folder / "device")
     config = {
         "input": {"files": [str(folder / f"{lines}.txt")]},
         "encoder": {"handle": "minilm", **SETTINGS, **dict(yaml.safe_load(f"{{{', '.join(options.set)}}}") or {})},
-        "views": {view: VIEWS[view]},
+        "views": {view: {**VIEWS[view], **({"compress": False} if options.plain else {})}},
         "output": {"path": str(folder / "out")},
     }
     (folder / "c.yaml").write_text(yaml.safe_dump(config))
     program = ["-c", f"import device; device.run({str(folder / 'c.yaml')!r}, "]
-    device = (options.rate, options.latency, str(folder / "device.json"))
+    device = (options.rate, options.latency, str(folder / "device"))
     program[1] += f"{device!r}, {threads}, {processes if processes > 1 else None})"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, *program]
     if options.gil and lines > 1:
-        profiler = ["py-spy", "record", "--gil", "--format", "raw", "--rate", "200", "--output"]
+        profiler = ["py-spy", "record", "--gil", "--format", "raw", "--rate", str(_SAMPLES), "--output"]
         command = [*profiler, str(folder / "gil.txt"), "--", *command]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPATH"] = str(HERE)
     subprocess.run(command, cwd=HERE, env=environment, check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     record = json.loads((folder / "out/_runs/1.json").read_text())
-    seconds, batches, tokens, padded = json.loads((folder / "device.json").read_text())
+    seconds, batches, tokens, padded = np.fromfile(folder / "device").tolist()
     return {
         "run": record["seconds"] - (record["seconds_to_first_block"] or 0),
         "processor": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
@@ -177,6 +175,7 @@ def main() -> None:
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--processes", nargs="+", type=int, default=[1])
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME: VALUE", help="settings of the encoder")
+    parser.add_argument("--plain", action="store_true", help="Parquet without compression")
     parser.add_argument("--gil", action="store_true")
     options = parser.parse_args()
     verses = read_bible()
@@ -194,7 +193,7 @@ def main() -> None:
         for _, case in itertools.product(range(options.rounds), cases):
             found[case].append(measure(folder, options, *case, options.lines))
             if options.gil:
-                print_gil(folder / "gil.txt")
+                print_gil(folder / "gil.txt", found[case][-1]["tokens"])
         print(
             "| view | threads | processes | tokens/s | processor s per million tokens | device waits | padding |",
             end="",
@@ -227,8 +226,8 @@ def print_row(case: tuple[str, int, int], alone: float, rounds: list[Any]) -> No
     print("| " + " | ".join(map(str, cells)) + " |", flush=True)
 
 
-def print_gil(path: Path) -> None:
-    """The functions of the product that hold Python's lock most, by themselves and with what they call."""
+def print_gil(path: Path, tokens: int) -> None:
+    """How long the product holds Python's lock, and where most: functions by themselves and with what they call."""
     inner, outer = dict[str, int](), dict[str, int]()
     for line in path.read_text().splitlines():
         stack, _, count = line.rpartition(" ")
@@ -239,6 +238,7 @@ def print_gil(path: Path) -> None:
         for frame in {*frames}:
             outer[frame] = outer.get(frame, 0) + int(count)
     total = sum(inner.values())
+    print(f"\nPython's lock is held {total / _SAMPLES / tokens * 1e6:.3f} s per million tokens")
     for name, held in (("by itself", inner), ("with what it calls", outer)):
         print(f"\nPython's lock, {name}:")
         for frame, count in sorted(held.items(), key=lambda item: -item[1])[:40]:

@@ -44,7 +44,7 @@ def batches_of(job: Job) -> list[tuple[Any, Any, Any]]:
             first, _ = equal_texts(contexts.row_splits, contexts.token_ids, contexts.segment_ids)
             sequences = cut_sequences(contexts, first, job.encoding)
             for batch in plan_batches(np.diff(sequences.splits), job.encoding.batch_tokens):
-                batches.append(pad_batch(contexts, sequences, batch, job.encoder.special.pad))
+                batches.append(pad_batch(sequences, batch, job.encoder.special.pad))
     return batches
 
 

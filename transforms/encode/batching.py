@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -113,7 +114,8 @@ def padded_shape(
     """
     if buckets is None:
         return rows, longest
-    length = int(_padded_lengths(np.array([longest]), buckets)[0])
+    bucket = bisect.bisect_left(buckets, longest)
+    length = buckets[bucket] if bucket < len(buckets) else longest
     return 1 << (rows - 1).bit_length() if batch_tokens is None else _full_rows(length, batch_tokens), length
 
 

@@ -37,7 +37,6 @@ _POOLED_TOKENS = 1 << 14  # of which vectors are copied at a time
 
 
 def pad_batch(
-    contexts: Contexts,
     sequences: Sequences,
     batch: Int64Array,
     pad_id: int,
@@ -48,18 +47,17 @@ def pad_batch(
 
     S is the longest. With `buckets`, B and S are rounded up (see `padded_shape`) and the added rows have length 0.
     """
-    positions = sequences.positions[token_positions(sequences.splits, batch)]
-    counts = sequences.splits[batch + 1] - sequences.splits[batch]
+    begins = sequences.splits.take(batch)
+    counts = sequences.splits.take(batch + 1) - begins
     rows, longest = padded_shape(len(batch), int(counts.max()), buckets, batch_tokens)
-    lengths = np.zeros(rows, np.int32)
-    lengths[: len(batch)] = counts
-    real = np.arange(longest, dtype=np.int32) < lengths[:, None]
-    token_ids = np.full(real.shape, pad_id, np.int32)
-    token_ids[real] = contexts.token_ids[positions]
-    segment_ids = np.zeros(real.shape, np.int32)
-    of_tokens = contexts.segment_ids[positions]
-    if of_tokens.any():
-        segment_ids[real] = of_tokens
+    lengths = np.pad(counts, (0, rows - len(batch))).astype(np.int32)
+    place = np.arange(longest)
+    is_real = place < lengths[:, None]
+    positions = np.where(is_real, np.pad(begins, (0, rows - len(batch)))[:, None] + place, 0)
+    token_ids = np.where(is_real, sequences.token_ids.take(positions), np.int32(pad_id))
+    segment_ids = np.zeros(is_real.shape, np.int32)
+    if sequences.segment_ids.any():
+        segment_ids[is_real] = sequences.segment_ids.take(positions)[is_real]
     return token_ids, lengths, segment_ids
 
 
@@ -173,7 +171,7 @@ def _row_positions(
     of_view = tokens.rows[view.name]
     splits = row_splits_of(np.diff(of_view.splits)[rows])
     shift = encoded.first[place] - contexts.row_splits[contexts.of_text[of_view.text[rows]]]
-    positions = contexts.place[of_view.positions[token_positions(of_view.splits, rows)]]
+    positions = contexts.place.take(of_view.positions.take(token_positions(of_view.splits, rows)))
     return positions + shift.repeat(np.diff(splits)), splits
 
 
@@ -203,7 +201,7 @@ def _encode_contexts(
         planned = plan_batches(lengths[which], settings.batch_tokens, buckets, only_full=settings.only_full_batches)
         batches = [which[batch] for batch in planned]
         full = settings.batch_tokens if settings.only_full_batches else None
-        padded = (pad_batch(contexts, sequences, batch, pad_id, buckets, full) for batch in batches)
+        padded = (pad_batch(sequences, batch, pad_id, buckets, full) for batch in batches)
         for batch, (layers, pooled) in zip(batches, forward(padded, cost), strict=True):
             yield batch, layers, None if pooled is None else pooled[: len(batch)]
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from layerbeam.transforms.flow.blocks import Contexts, Int32Array, Int64Array, row_splits_of, token_positions
+from layerbeam.transforms.flow.blocks import Contexts, Int8Array, Int32Array, Int64Array, row_splits_of, token_positions
 from layerbeam.transforms.settings import EncodeSettings
 
 
@@ -14,12 +14,14 @@ from layerbeam.transforms.settings import EncodeSettings
 class Sequences:
     """Q sequences for U distinct contexts; a context in windows has several.
 
-    `context`: int64 [Q], from 0 to U - 1; sequence q has the tokens `positions[splits[q]:splits[q + 1]]` of the
-    contexts. `vector_index`: for each context in windows, the place of each token's vector in the concatenated windows.
+    `context`: int64 [Q], from 0 to U - 1; sequence q has the tokens `splits[q]:splits[q + 1]` of `token_ids` and
+    `segment_ids`. `vector_index`: for each context in windows, the place of each token's vector in the concatenated
+    windows.
     """
 
     context: Int64Array
-    positions: Int64Array
+    token_ids: Int32Array
+    segment_ids: Int8Array
     splits: Int64Array
     vector_index: dict[int, Int64Array]
 
@@ -34,7 +36,7 @@ def cut_sequences(contexts: Contexts, chosen: Int64Array, settings: EncodeSettin
     lengths = np.diff(contexts.row_splits)[chosen]
     if not (lengths > settings.max_seq_length).any():
         positions = token_positions(contexts.row_splits, chosen)
-        return Sequences(np.arange(len(chosen)), positions, row_splits_of(lengths), {})
+        return _sequences(contexts, np.arange(len(chosen)), positions, row_splits_of(lengths), {})
     context: list[int] = []
     pieces: list[Int64Array] = []
     vector_indices: dict[int, Int64Array] = {}
@@ -50,7 +52,18 @@ def cut_sequences(contexts: Contexts, chosen: Int64Array, settings: EncodeSettin
         if len(windows) > 1:
             vector_indices[index] = vector_index
     splits = row_splits_of(np.array([len(piece) for piece in pieces]))
-    return Sequences(np.array(context), np.concatenate(pieces), splits, vector_indices)
+    return _sequences(contexts, np.array(context), np.concatenate(pieces), splits, vector_indices)
+
+
+def _sequences(
+    contexts: Contexts,
+    context: Int64Array,
+    positions: Int64Array,
+    splits: Int64Array,
+    vector_index: dict[int, Int64Array],
+) -> Sequences:
+    token_ids, segment_ids = contexts.token_ids.take(positions), contexts.segment_ids.take(positions)
+    return Sequences(context, token_ids, segment_ids, splits, vector_index)
 
 
 def cut_windows(

@@ -221,8 +221,10 @@ class TextBlock:
         number = self.words.number(text, word_index)
         return column.flatten().take(pa.array(number, mask=word_index < 0))
 
-    def count_lines(self, line: Int64Array, weights: Int32Array | None = None) -> Int64Array:
+    def count_lines(self, line: Int64Array, weights: Int32Array | Int64Array | None = None) -> Int64Array:
         """How many of these lines, or the sum of their weights, are in each file: int64 [F]."""
+        if len(self.files) == 1:
+            return np.array([len(line) if weights is None else weights.sum()], np.int64)
         counts = np.bincount(self.file_lines(line)[0], weights, minlength=len(self.files))
         return counts.astype(np.int64)
 
@@ -404,9 +406,10 @@ def token_positions(row_splits: Int64Array, texts: Int64Array) -> Int64Array:
     >>> token_positions(np.array([0, 2, 3, 6]), np.array([2, 0])).tolist()
     [3, 4, 5, 0, 1]
     """
-    lengths = np.diff(row_splits)[texts]
-    before = np.cumsum(lengths) - lengths
-    return np.repeat(row_splits[texts] - before, lengths) + np.arange(int(lengths.sum()))
+    begins = row_splits.take(texts)
+    lengths = row_splits.take(texts + 1) - begins
+    shift: Int64Array = begins - lengths.cumsum() + lengths
+    return np.repeat(shift, lengths) + np.arange(int(lengths.sum()))
 
 
 def leave_out(block: TextBlock, which: BoolArray, counter: str, rejected: Sequence[Rejected] = ()) -> TextBlock:

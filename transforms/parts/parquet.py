@@ -1,4 +1,4 @@
-"""Parquet parts: zstd; strings and codes dictionary-encoded, other vectors plain."""
+"""Parquet parts: zstd, unless `compress` is false; strings and codes dictionary-encoded, other vectors plain."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class ParquetFormat(PartFormat):
         with pq.ParquetWriter(
             file,
             columns.with_metadata(metadata),
-            compression="zstd",
-            compression_level=_ZSTD_LEVEL,
+            compression="zstd" if view.compress else "none",
+            compression_level=_ZSTD_LEVEL if view.compress else None,
             use_dictionary=[*(field.name for field in columns if pa.types.is_string(field.type)), *codes],
             write_statistics=[name for name in columns.names if name not in vectors],
         ) as writer:

@@ -97,35 +97,42 @@ def _assemble(
     block: TextBlock,
     pieces: Pieces,
     side: Int64Array,
-    kept: tuple[Int64Array, Int64Array],
+    keeps: tuple[Int64Array, Int64Array],
     lost: Int64Array,
     offset: Int32Array,
     special: SpecialTokens,
 ) -> TokenBlock:
-    """The first `kept` pieces of each first and second text, with special tokens around them.
+    """The first `keeps` pieces of each first and second text, with special tokens around them.
 
     `side`: of each piece the number of its text, as in `tokenize_block`; `lost`: of each text how many are left out;
     `offset`: of each first and second text the first code point in the record.
     """
-    num_texts, (keep, keep_second) = len(block.texts), kept
+    num_texts, (keep, keep_second) = len(block.texts), keeps
     before, between, behind = special.before, special.between or (), special.behind
     is_pair = keep_second > 0
     row_splits = row_splits_of(special.around_text + keep + keep_second + len(between) * is_pair)
     begin = row_splits[:-1] + len(before)
     begin_second = begin + keep + len(between)
-    within = np.arange(len(side)) - pieces.row_splits[side]
-    is_kept = within < np.concatenate([keep, keep_second])[side]
-    place = (np.concatenate([begin, begin_second])[side] + within)[is_kept]
-    is_text, is_word = pieces.start >= 0, pieces.word_index >= 0
-    words = np.zeros(2 * num_texts, np.int32)  # before each first and second text
-    if len(pieces.row_splits) > num_texts + 1:
-        np.maximum.at(words[num_texts:], side[side < num_texts], pieces.word_index[side < num_texts] + 1)
-    word_index = np.where(is_word, pieces.word_index + words[side], -1)
-    word_char = np.where(is_word, pieces.word_char + offset[side], -1)
+    begins = np.concatenate([begin, begin_second])[: len(pieces.row_splits) - 1]  # of each text's pieces
+    place = np.arange(len(side)) + (begins - pieces.row_splits[:-1]).take(side)
+    is_word = pieces.word_index >= 0
+    kept: BoolArray | slice = slice(None)
+    cut = np.empty(0, np.int64)  # pieces of words
+    if lost.any():
+        is_kept = place < (begins + np.concatenate([keep, keep_second])[: len(begins)]).take(side)
+        kept, place, cut = is_kept, place[is_kept], np.flatnonzero(~is_kept & is_word)
+    word_index = pieces.word_index
+    if len(begins) > num_texts:  # the words of a second text follow those of the first
+        words = np.zeros(2 * num_texts, np.int32)
+        np.maximum.at(words[num_texts:], side[side < num_texts], word_index[side < num_texts] + 1)
+        word_index = np.where(is_word, word_index + words.take(side), -1)
+
+    def in_record(places: Int32Array, where: BoolArray) -> Int32Array:
+        return np.where(where, places + offset.take(side), -1) if offset.any() else places
 
     def spread(values: Int32Array) -> Int32Array:
         result = np.full(row_splits[-1], -1, np.int32)
-        result[place] = values[is_kept]
+        result[place] = values[kept]
         return result
 
     token_ids = spread(pieces.ids)
@@ -135,30 +142,30 @@ def _assemble(
         token_ids[(begin + keep + number)[is_pair]] = token
     for number, token in enumerate(reversed(behind), start=1):
         token_ids[row_splits[1:] - number] = token
-    text, segment = side % max(num_texts, 1), (side >= num_texts).astype(np.int8)
     segment_ids = np.zeros(row_splits[-1], np.int8)
-    segment_ids[place] = segment[is_kept]
-    for number in range(1, len(behind) + 1):
-        segment_ids[row_splits[1:][is_pair] - number] = 1
-    is_cut = ~is_kept & is_word
+    if is_pair.any():
+        segment_ids[place] = (side >= num_texts)[kept]
+        for number in range(1, len(behind) + 1):
+            segment_ids[row_splits[1:][is_pair] - number] = 1
+    is_text, word_char = pieces.start >= 0, in_record(pieces.word_char, is_word)
     return TokenBlock(
         text=block,
         row_splits=row_splits,
         token_ids=token_ids,
         segment_ids=segment_ids,
-        start=spread(np.where(is_text, pieces.start + offset[side], -1)),
-        end=spread(np.where(is_text, pieces.end + offset[side], -1)),
+        start=spread(in_record(pieces.start, is_text)),
+        end=spread(in_record(pieces.end, is_text)),
         word_char=spread(word_char),
         word_index=spread(word_index),
         num_dropped=lost.astype(np.int32),
         form=spread(pieces.form),
         forms=pieces.forms,
         dropped=DroppedTokens(
-            text=text[is_cut].astype(np.int32),
-            segment=segment[is_cut].astype(np.int32),
-            word_char=word_char[is_cut],
-            word_index=word_index[is_cut],
-            form=pieces.form[is_cut],
+            text=(side[cut] % max(num_texts, 1)).astype(np.int32),
+            segment=(side[cut] >= num_texts).astype(np.int32),
+            word_char=word_char[cut],
+            word_index=word_index[cut],
+            form=pieces.form[cut],
         ),
     )
 

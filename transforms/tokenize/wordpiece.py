@@ -106,11 +106,11 @@ class _Normalizer:
 
     def __call__(self, source: UInt32Array) -> _Normalized:
         """The characters that are left of `source` [C]."""
-        simple = self._simple[source]
-        if (simple == _OTHER).any():
+        simple = self._simple.take(source)
+        if simple.max(initial=0) == _OTHER:
             self._learn(source)
-            simple = self._simple[source]
-            if (simple == _OTHER).any():
+            simple = self._simple.take(source)
+            if simple.max(initial=0) == _OTHER:
                 return self._normalize(source)
         kind = (simple >> _CHAR_BITS).astype(np.uint8)
         place = np.arange(len(source) + 1)
@@ -242,15 +242,17 @@ class WordPiece:
         is_first = ~is_char | is_alone
         is_first[1:] |= is_first[:-1].copy()
         is_first[:1] = True
-        chars, origin, word_start = chars[is_char], origin[is_char], np.flatnonzero(is_first[is_char])
+        kept = np.flatnonzero(is_char)
+        chars, origin, word_start = chars.take(kept), origin.take(kept), np.flatnonzero(is_first.take(kept))
         ids, pieces_of_word, piece_start, form, forms = self._cut_words(chars, word_start)
 
         # A word is in one text, and so are its pieces.
-        first_word = np.searchsorted(origin[word_start], text_start)
+        first_word = np.searchsorted(origin.take(word_start), text_start)
         row_splits = np.append(row_splits_of(pieces_of_word)[first_word], len(ids))
         row, words = row_of_each(row_splits), np.repeat(np.arange(len(word_start)), pieces_of_word)
         if is_ordered:
-            start, end = origin[piece_start], marks_end[origin[np.append(piece_start, len(origin))[1:] - 1]]
+            start = origin.take(piece_start)
+            end = marks_end.take(origin.take(np.append(piece_start, len(origin))[1:] - 1))
         else:  # NFD has reordered characters
             start = np.minimum.reduceat(origin, piece_start)
             end = marks_end[np.maximum.reduceat(origin, piece_start)]
@@ -259,7 +261,7 @@ class WordPiece:
             form[piece] = len(forms) + list(self._in_text).index(match[0])
         if found:
             forms = pa.concat_arrays([forms, pa.array(self._in_text, pa.string())])
-        begin = text_start[row]
+        begin = text_start.take(row)
         places = (start - begin).astype(np.int32)
         return Pieces(
             row_splits=row_splits,
@@ -267,7 +269,7 @@ class WordPiece:
             start=places,
             end=(end - begin).astype(np.int32),
             word_char=places,
-            word_index=(words - first_word[row]).astype(np.int32),
+            word_index=(words - first_word.take(row)).astype(np.int32),
             form=form,
             forms=forms,
         )
@@ -282,7 +284,8 @@ class WordPiece:
     ) -> tuple[Int32Array, Int64Array, Int64Array, Int32Array, pa.StringArray]:
         """(id of each piece, number of pieces of each word, first character and form of each piece, distinct forms)."""
         data, byte_start = _utf8(chars)
-        offsets = np.append(word_start if byte_start is None else byte_start[word_start], len(data)).astype(np.int32)
+        begins = word_start if byte_start is None else byte_start.take(word_start)
+        offsets = np.append(begins, len(data)).astype(np.int32)
         words = pa.StringArray.from_buffers(len(word_start), pa.py_buffer(offsets), pa.py_buffer(data))
         words = words.dictionary_encode()
         too_long = pc.greater(pc.utf8_length(words.dictionary), self._max_chars_per_word)
@@ -293,12 +296,12 @@ class WordPiece:
         if byte_start is not None:
             start = _in_chars(words.dictionary, row_of_each(splits), start)
         word = words.indices.to_numpy(zero_copy_only=False)
-        pieces_of_word = np.diff(splits)[word]
+        pieces_of_word = np.diff(splits).take(word)
         piece = token_positions(splits, word)
-        first_char = word_start.repeat(pieces_of_word) + start[piece]
+        first_char = word_start.repeat(pieces_of_word) + start.take(piece)
         form, forms = in_nfc(words)
         form_of_piece = form.astype(np.int32, copy=False).repeat(pieces_of_word)
-        return ids.values.numpy()[piece], pieces_of_word, first_char, form_of_piece, forms
+        return ids.values.numpy().take(piece), pieces_of_word, first_char, form_of_piece, forms
 
 
 def _utf8(chars: UInt32Array) -> tuple[bytes, Int64Array | None]:

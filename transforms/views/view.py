@@ -130,7 +130,7 @@ class ViewSettings(Settings):
     normalize: bool | None = setting(None, "scale to unit length, as the last step; null: see pooling, else false")
     dtype: NumberTypeName = setting("float32", "number type of the vectors in the file")
     format: FileFormat = setting("parquet", "file format")
-    compress: bool = setting(True, "tfrecord, jsonl: gzip; Parquet is always compressed with zstd")
+    compress: bool = setting(True, "tfrecord, jsonl: with gzip; parquet: with zstd")
 
     @property
     def aggregates(self) -> bool:

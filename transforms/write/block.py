@@ -10,14 +10,14 @@ import pyarrow as pa
 
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow import metrics
-from layerbeam.transforms.flow.blocks import Int64Array, TokenBlock, VectorBlock, row_of_each
+from layerbeam.transforms.flow.blocks import Int64Array, TokenBlock, VectorBlock
 from layerbeam.transforms.flow.commits import Commit, InputFile, name_of
 from layerbeam.transforms.flow.layout import REJECTS
 from layerbeam.transforms.hardware import made_with
 from layerbeam.transforms.parts import part_folder
 from layerbeam.transforms.parts.block_store import BlockStore
 from layerbeam.transforms.parts.write import write_part, write_rejects
-from layerbeam.transforms.views.columns import make_table, texts_of_rows, unknown_id
+from layerbeam.transforms.views.columns import make_table, num_tokens, texts_of_rows, unknown_id
 from layerbeam.transforms.views.number_types import is_coarse
 from layerbeam.transforms.views.view import ViewSpec
 from layerbeam.transforms.write.word_types import row_groups, sum_words
@@ -27,10 +27,10 @@ _SAMPLED_VECTORS = 64  # of a block, to see whether int8 suits the encoder
 
 def count_tokens(tokens: TokenBlock, unknown_id: int) -> dict[str, Int64Array]:
     """Counts of a block: tokens with a vector, [UNK] tokens, truncated texts and the tokens they lost."""
-    texts, text = tokens.text, row_of_each(tokens.row_splits)
+    texts, unknown = tokens.text, np.flatnonzero(tokens.token_ids == unknown_id)
     return {
-        metrics.TOKENS: texts.count_texts(text[tokens.start >= 0]),
-        metrics.UNKNOWN_TOKENS: texts.count_texts(text[tokens.token_ids == unknown_id]),
+        metrics.TOKENS: texts.count_lines(texts.line, num_tokens(tokens)),
+        metrics.UNKNOWN_TOKENS: texts.count_texts(np.searchsorted(tokens.row_splits, unknown, side="right") - 1),
         metrics.TRUNCATED_TEXTS: texts.count_texts(np.flatnonzero(tokens.num_dropped)),
         metrics.DROPPED_TOKENS: texts.count_lines(texts.line, tokens.num_dropped),
     }

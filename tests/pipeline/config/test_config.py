@@ -99,8 +99,6 @@ views: {t: {level: text}}
     views.t.layers: is missing; for example [-1], [-4..-1] or all
 views: {t: {level: text, layers: [1], format: tfrecord, dtype: float16}}
     views.t.dtype: is float16, which a tf.train.Example cannot hold: use float32 or int8, or format parquet
-views: {t: {level: text, layers: [1], compress: false}}
-    views.t.compress: is false; Parquet is always compressed (zstd): remove `compress`
 input: {format: xml}
     input.format: should be 'auto', 'text', 'jsonl', 'parquet', 'csv', 'tsv', 'conllu' or 'conll'; given: 'xml'
 input: {unit: sentence, language: no}

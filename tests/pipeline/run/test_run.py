@@ -241,6 +241,16 @@ def test_parquet_matches_documentation(workplace):
     assert file.metadata.row_group(0).column(columns["token"]).has_dictionary_page
 
 
+def test_parquet_without_compression_has_the_same_rows(workplace):
+    views = {name: {"level": "token", "layers": [3], "compress": name == "zstd"} for name in ("zstd", "plain")}
+    workplace.prepare(CORPUS, views=views)
+    workplace.drive(arithmetic=True)
+    tables = {name: pq.read_table(workplace.folder / "out" / name).replace_schema_metadata() for name in views}
+    assert tables["zstd"].equals(tables["plain"])
+    metadata = pq.ParquetFile(min((workplace.folder / "out/plain").iterdir())).metadata.row_group(0)
+    assert {metadata.column(number).compression for number in range(metadata.num_columns)} == {"UNCOMPRESSED"}
+
+
 def test_manifest_describes_run(workplace):
     workplace.write("corpus/a.txt", b"one two\n\n\xff\nthree four five six\n")
     workplace.configure(

@@ -128,7 +128,6 @@ def test_an_error_in_a_thread_is_raised():
 
 def test_padded_batch(tokens):
     token_ids, lengths, segment_ids = pad_batch(
-        tokens.contexts,
         cut_sequences(tokens.contexts, np.arange(5), EncodeSettings(max_seq_length=128)),
         np.array([1, 3]),
         99,

@@ -74,7 +74,7 @@ def test_tokens_and_layers(tmp_path, monkeypatch, bounds, case, kind):
     tokens = read_pairs(source)
     encoder = load_encoder(source, layers=[3, 2, 1], pooler=False)
     sequences = cut_sequences(tokens.contexts, np.arange(15), EncodeSettings(max_seq_length=32))
-    inputs = pad_batch(tokens.contexts, sequences, np.arange(15), encoder.pad_id)
+    inputs = pad_batch(sequences, np.arange(15), encoder.pad_id)
     layers, _ = encoder(*inputs)
     bounded = bounds(case, inputs)
     with (DATA / f"extract_features_{case}.jsonl").open() as lines:
