@@ -82,19 +82,17 @@ def long_folders(tmp_path_factory) -> dict[str, Path]:
 
 
 def test_long_texts_agree_with_numpy(long_folders):
-    """Of 257 tokens or more; the last block of queries is not full, and one text is shorter than a block."""
+    """The last block of queries is not full, one text is shorter than a block, and a row has no text."""
     for name, folder in long_folders.items():
         source = open_encoder(str(folder))
         encoder = load_encoder(source, layers=[2, 3], pooler=False)
-        for lengths, longest in (([281, 9, 0], 281), ([257], 257)):
-            token_ids, lengths, segment_ids = batch_of(lengths, longest)
-            layers, _ = encoder(token_ids, lengths, segment_ids)
-            some = [number for number, length in enumerate(lengths) if length]
-            batch = (token_ids[some], lengths[some], segment_ids[some] * source.has_segments)
-            expected, _ = bounded_layers(source.architecture, load_weights(source), *batch)
-            for layer in (2, 3):
-                share = expected[layer].share(layers[layer])
-                assert share <= 1, f"{name}, {longest} tokens, layer {layer}: {share} of what float32 may be off"
+        token_ids, lengths, segment_ids = batch_of([281, 9, 0], 281)
+        layers, _ = encoder(token_ids, lengths, segment_ids)
+        batch = (token_ids[:2], lengths[:2], segment_ids[:2] * source.has_segments)
+        expected, _ = bounded_layers(source.architecture, load_weights(source), *batch)
+        for layer in (2, 3):
+            share = expected[layer].share(layers[layer])
+            assert share <= 1, f"{name}, layer {layer}: {share} of what float32 may be off"
 
 
 @pytest.mark.parametrize("name", ["deberta", "gemma3-causal"])
