@@ -8,9 +8,12 @@ result is the same but for rounding.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from layerbeam.transforms.hardware import tf
+
+if TYPE_CHECKING:
+    from layerbeam.transforms.encoders.network import Batch
 
 Tensor = Any  # TensorFlow's
 
@@ -55,17 +58,17 @@ class Scope(NamedTuple):
 
     `lengths`: int32 [B], the keys that are no padding. `reach`: how far a query sees to each side; None for all keys.
     `is_causal`: whether it sees no later key. `by_distance`: gives what is added in a block, float32 [1, heads,
-    queries, keys]. `whole`: the bias of all scores, [B or 1, heads or 1, S or 1, S]; one number for long texts.
+    queries, keys]. `whole`: the bias of all scores, [B or 1, heads or 1, S or 1, S]; None for long texts.
     """
 
     lengths: Tensor
     reach: int | None
     is_causal: bool
     by_distance: Callable[[Block], Tensor] | None
-    whole: Tensor
+    whole: Tensor | None
 
     @property
-    def _has_rows(self) -> bool:
+    def has_rows(self) -> bool:
         """Whether the bias of one query differs from that of the next."""
         return self.reach is not None or self.is_causal or self.by_distance is not None
 
@@ -86,49 +89,48 @@ Added = Callable[[Tensor, Tensor, Block], Tensor]
 
 
 class Attention:
-    """Attention of so many heads. `scores`: computes query key' + bias, in the number type `dtype`."""
+    """Attention of so many heads. `scores`: computes query key' + bias, in the number type `dtype`.
 
-    def __init__(self, heads: int, sizes: BlockSizes, dtype: Any, scores: Scores) -> None:
+    `varies`: whether the shapes of blocks may differ, which XLA does not compile.
+    """
+
+    def __init__(self, heads: int, sizes: BlockSizes, dtype: Any, scores: Scores, *, varies: bool) -> None:
         self._heads = heads
         self._sizes = sizes
         self._dtype = dtype
         self._scores = scores
+        self._varies = varies
+
+    def is_long(self, longest: int) -> bool:
+        """Whether texts of so many tokens are computed in blocks."""
+        return longest > self._sizes.queries
 
     def scope(
         self,
-        lengths: Tensor,
-        longest: Tensor,
+        batch: Batch,
         *,
         reach: int | None = None,
         is_causal: bool = False,
         by_distance: Callable[[Block], Tensor] | None = None,
     ) -> Scope:
         """The scope of a batch; see `Scope`."""
-        scope = Scope(lengths, reach, is_causal, by_distance, None)
-        everything = Block((0, self._heads), (0, longest), (0, longest))
-
-        def whole() -> Tensor:
-            return scope.bias(lengths, everything, self._dtype)
-
-        if not scope._has_rows:
-            return scope._replace(whole=whole())
-        none = lambda: tf.zeros([1, 1, 1, 1], self._dtype)  # noqa: E731
-        return scope._replace(whole=_choose(longest > self._sizes.queries, none, whole))
+        scope = Scope(batch.lengths, reach, is_causal, by_distance, None)
+        if batch.is_long:
+            return scope
+        everything = Block((0, self._heads), (0, batch.longest), (0, batch.longest))
+        return scope._replace(whole=scope.bias(batch.lengths, everything, self._dtype))
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scope: Scope, added: Added | None = None) -> Tensor:
         """softmax(query key' + bias) value: three of [B, heads, S, d] -> [B S, heads d].
 
         Keys and values may have fewer heads, each for as many of the query's.
         """
-        longest = _size(query, 2)
-        return _choose(
-            longest > self._sizes.queries,
-            lambda: self._in_blocks(query, key, value, scope, added),
-            lambda: self._whole(query, key, value, scope, added),
-        )
+        attend = self._in_blocks if scope.whole is None else self._whole
+        return attend(query, key, value, scope, added)
 
     def _whole(self, query: Tensor, key: Tensor, value: Tensor, scope: Scope, added: Added | None) -> Tensor:
-        rows, heads, longest, size = _size(query, 0), query.shape[1], _size(query, 2), query.shape[3]
+        heads, size = query.shape[1], query.shape[3]
+        rows, longest = tf.shape(query)[0], tf.shape(query)[2]
         if key.shape[1] != heads:
             key, value = (tf.repeat(values, heads // values.shape[1], axis=1) for values in (key, value))
         bias = scope.whole
@@ -139,7 +141,7 @@ class Attention:
 
     def _in_blocks(self, query: Tensor, key: Tensor, value: Tensor, scope: Scope, added: Added | None) -> Tensor:
         """One block after the other: of a text, some of its heads, and its queries in equal parts."""
-        rows, longest = _size(query, 0), _size(query, 2)
+        rows, longest = tf.shape(query)[0], tf.shape(query)[2]
         key_heads, size = key.shape[1:4:2]
         group = query.shape[1] // key_heads  # queries of one head of keys
         most = self._sizes.queries if scope.reach is None else min(self._sizes.queries, max(2 * scope.reach, 64))
@@ -147,7 +149,7 @@ class Attention:
         queries = -(-longest // parts)
         keys = longest
         if scope.reach is not None:
-            keys = _least(longest, queries + (1 if scope.is_causal else 2) * scope.reach)
+            keys = tf.minimum(longest, queries + (1 if scope.is_causal else 2) * scope.reach)
         heads = _heads_at_once(key_heads, group * queries * keys, self._sizes.scores)
         sets = key_heads // heads
         query = tf.pad(query, [[0, 0], [0, 0], [0, parts * queries - longest], [0, 0]])
@@ -158,9 +160,9 @@ class Attention:
             index, part = step // parts, step % parts
             first = part * queries
             num_keys = keys
-            if scope.is_causal and scope.reach is None and not isinstance(longest, int):  # XLA needs one length
+            if scope.is_causal and scope.reach is None and self._varies:
                 unit = -(-longest // _CAUSAL_LENGTHS)
-                num_keys = _least(longest, -(-(first + queries) // unit) * unit)
+                num_keys = tf.minimum(longest, -(-(first + queries) // unit) * unit)
             first_key = 0 if scope.reach is None else tf.clip_by_value(first - scope.reach, 0, longest - keys)
             block = Block((index % sets * heads, heads), (first, queries), (first_key, num_keys))
             some = tf.slice(query, [index, 0, 0, first, 0], [1, heads, group, queries, size])
@@ -171,7 +173,7 @@ class Attention:
             bias = scope.bias(scope.lengths[index // sets][None], block, self._dtype)
             if added is not None:
                 bias += added(some, some_keys, block)
-            if group > 1 and scope._has_rows:
+            if group > 1 and scope.has_rows:
                 bias = tf.tile(bias, [1, 1, group, 1])
             context = tf.matmul(tf.nn.softmax(self._scores(some, some_keys, bias)), some_values)
             return step + 1, results.write(step, tf.reshape(context, [heads * group, queries, size]))
@@ -185,26 +187,9 @@ class Attention:
         return tf.reshape(context, [rows * longest, key_heads * group * size])
 
 
-def _choose(is_first: Any, first: Callable[[], Tensor], second: Callable[[], Tensor]) -> Tensor:
-    """first() or second(): in the graph, unless XLA's fixed shapes decide."""
-    return (first if is_first else second)() if isinstance(is_first, bool) else tf.cond(is_first, first, second)
-
-
-def _size(values: Tensor, axis: int) -> Any:
-    """A dimension: an int with XLA, else a tensor."""
-    return tf.shape(values)[axis] if values.shape[axis] is None else values.shape[axis]
-
-
-def _least(first: Any, second: Any) -> Any:
-    are_ints = isinstance(first, int) and isinstance(second, int)
-    return min(first, second) if are_ints else tf.minimum(first, second)
-
-
 def _heads_at_once(heads: int, scores_of_one: Any, most: int) -> Any:
     """The largest divisor of the number of heads whose scores are at most so many; at least 1."""
     divisors = [number for number in range(1, heads + 1) if heads % number == 0]
-    if isinstance(scores_of_one, int):
-        return max(number for number in divisors if number == 1 or number * scores_of_one <= most)
     fitting = tf.where(tf.constant(divisors) <= most // scores_of_one, divisors, 1)
     return tf.reduce_max(fitting)
 

@@ -89,8 +89,8 @@ class InputRanges(Network):
             for name, (low, high) in self._ranges.items()
         }
 
-    def _forward(self, token_ids: Tensor, lengths: Tensor, segment_ids: Tensor) -> Any:
-        self._encode_batch(token_ids, lengths, segment_ids)
+    def _forward(self, is_long: bool, token_ids: Tensor, lengths: Tensor, segment_ids: Tensor) -> Any:
+        self._encode_batch(is_long, token_ids, lengths, segment_ids)
         return self._seen
 
     def dense(self, name: str, values: Tensor, activation: Any = None, *, reader: str | None = None) -> Tensor:

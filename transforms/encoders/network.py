@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -32,13 +33,17 @@ _FUSED_GELU: dict[Activation | None, str] = {"gelu": "GeluExact", "gelu_tanh": "
 
 
 class Batch(NamedTuple):
-    """A batch within the graph: int32 [B, S] token and segment ids, [B] lengths; B and S, as ints with XLA."""
+    """A batch within the graph: int32 [B, S] token and segment ids, [B] lengths; B and S as tensors.
+
+    `is_long`: whether attention is computed in blocks.
+    """
 
     token_ids: Tensor
     lengths: Tensor
     segment_ids: Tensor
     rows: Tensor
     longest: Tensor
+    is_long: bool
 
     @property
     def is_real(self) -> Tensor:
@@ -56,9 +61,9 @@ class Network:
     int8, by product, of its inputs; products that have none, and those of attention, are float32. `xla`: compile it,
     once per batch shape. ValueError for an unknown layer.
 
-    One trace serves all shapes, but with XLA. Set TensorFlow's threads first (`transforms/hardware.py`). The same batch
-    gives equal bits; in another batch, or at another position in it, a text's vectors differ by rounding (MiniLM: up to
-    5e-6).
+    One trace serves all shapes of short texts, and another, made for the first of them, those of long ones. Set
+    TensorFlow's threads first (`transforms/hardware.py`). The same batch gives equal bits; in another batch, or at
+    another position in it, a text's vectors differ by rounding (MiniLM: up to 5e-6).
 
     Tried and rejected, measured on 2 cores with AVX-512 (TensorFlow 2.21): products without the padding, in fuller
     batches (MiniLM 1 %, BERT-base bfloat16 1 to 4 % faster); the residual stream in bfloat16, added by the product
@@ -110,16 +115,22 @@ class Network:
             ON_DEVICE if xla or self._keeps_layers else ON_CPU,
             self._dtype,
             onednn.biased_scores if self._has_kernels else _biased_scores,
+            varies=not xla,
         )
+        ids = tf.TensorSpec([None, None], tf.int32)
+        signature = [ids, tf.TensorSpec([None], tf.int32), ids]
         # XLA needs static shapes, and the number of real tokens is not one: they are gathered from its result.
         self._is_compiled = xla
-        if xla:
-            self._graph = tf.function(self._encode_batch, autograph=False, jit_compile=True)
-        else:
-            ids = tf.TensorSpec([None, None], tf.int32)
-            signature = [ids, tf.TensorSpec([None], tf.int32), ids]
-            graph = tf.function(self._forward, input_signature=signature, autograph=False)
-            self._graph = graph.get_concrete_function()
+        graph, self._long_graph = (
+            tf.function(
+                functools.partial(self._encode_batch if xla else self._forward, is_long),
+                input_signature=signature,
+                autograph=False,
+                jit_compile=True if xla else None,
+            )
+            for is_long in (False, True)
+        )
+        self._graph = graph if xla else graph.get_concrete_function()
 
     def __call__(
         self, token_ids: Int32Array, lengths: Int32Array, segment_ids: Int32Array
@@ -137,7 +148,8 @@ class Network:
         segment_ids = segment_ids if self._has_segments else np.zeros_like(segment_ids)
         variable = next(iter(self._variables.values()))
         with tf.device(variable.device) if self._is_compiled else contextlib.nullcontext():  # where XLA compiles
-            outputs = self._graph(*(tf.constant(values, tf.int32) for values in (token_ids, lengths, segment_ids)))
+            graph = self._long_graph if self.attention.is_long(token_ids.shape[1]) else self._graph
+            outputs = graph(*(tf.constant(values, tf.int32) for values in (token_ids, lengths, segment_ids)))
         pooled = np.asarray(outputs.pop()) if self.pooler else None
         if self._is_compiled:  # with padding, which the processor, or a GPU, takes out
             real = np.flatnonzero(np.arange(token_ids.shape[1]) < lengths[:, None])
@@ -145,16 +157,16 @@ class Network:
         layers: Iterable[Layer] = map(DeviceLayer if self._keeps_layers else np.asarray, outputs)
         return dict(zip(self.layers, layers, strict=True)), pooled
 
-    def _forward(self, token_ids: Tensor, lengths: Tensor, segment_ids: Tensor) -> list[Tensor]:
-        outputs = self._encode_batch(token_ids, lengths, segment_ids)
+    def _forward(self, is_long: bool, token_ids: Tensor, lengths: Tensor, segment_ids: Tensor) -> list[Tensor]:
+        outputs = self._encode_batch(is_long, token_ids, lengths, segment_ids)
         real = tf.sequence_mask(lengths, tf.shape(token_ids)[1])
         real_rows = tf.where(tf.reshape(real, [-1]))[:, 0]
         return [tf.gather(layer, real_rows) for layer in outputs[: len(self.layers)]] + outputs[len(self.layers) :]
 
-    def _encode_batch(self, token_ids: Tensor, lengths: Tensor, segment_ids: Tensor) -> list[Tensor]:
+    def _encode_batch(self, is_long: bool, token_ids: Tensor, lengths: Tensor, segment_ids: Tensor) -> list[Tensor]:
         """The requested layers, [B S, H] each, and the pooled output if requested."""
-        shape = token_ids.shape if self._is_compiled else tf.unstack(tf.shape(token_ids))
-        batch = Batch(token_ids, lengths, segment_ids, *shape)
+        rows, longest = tf.unstack(tf.shape(token_ids))
+        batch = Batch(token_ids, lengths, segment_ids, rows, longest, is_long)
         hidden = self.architecture.embed(self, batch)
         outputs = {0: hidden}
         shared = self.architecture.prepare(self, batch)

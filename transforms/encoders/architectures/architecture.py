@@ -111,7 +111,7 @@ class Architecture(abc.ABC):
 
     def prepare(self, net: Network, batch: Batch) -> Any:
         """What all blocks share, computed once: here the scope of attention."""
-        return net.attention.scope(batch.lengths, batch.longest)
+        return net.attention.scope(batch)
 
     @abc.abstractmethod
     def block(self, net: Network, batch: Batch, index: int, hidden: Tensor, shared: Any) -> Tensor:

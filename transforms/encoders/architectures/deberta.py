@@ -175,7 +175,7 @@ class Deberta(Bert):
 
     def prepare(self, net: Network, batch: Batch) -> Any:
         """(scope of attention, the rows of the distances -max_length to max_length in the tables of positions)."""
-        scope = net.attention.scope(batch.lengths, batch.longest)
+        scope = net.attention.scope(batch)
         return scope, tf.constant(self._rows(self.max_length), tf.int32)
 
     def attend(self, net: Network, name: str, query: Tensor, key: Tensor, value: Tensor, shared: Any) -> Tensor:

@@ -69,7 +69,7 @@ class MPNet(Roberta):
             rows = tf.maximum(block.ahead, -farthest) + farthest  # queries that fill a block are beyond
             return tf.gather(tf.slice(of_distance, [first, 0], [heads, -1]), rows, axis=1)[None]
 
-        return net.attention.scope(batch.lengths, batch.longest, by_distance=by_distance)
+        return net.attention.scope(batch, by_distance=by_distance)
 
     def reference_attend(self, net: ReferenceNetwork, name: str, query: Array, key: Array, value: Array) -> Array:
         length, place = query.shape[1], np.arange(query.shape[1])

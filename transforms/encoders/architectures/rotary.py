@@ -216,10 +216,7 @@ class Rotary(Architecture):
         """(scope of attention, cosines, sines) of blocks with global and with local attention."""
         place = tf.cast(tf.range(batch.longest), tf.float32)
         angles = [place[:, None] * self._frequencies(kind) for kind in self.rotations]
-        scopes = [
-            net.attention.scope(batch.lengths, batch.longest, reach=reach, is_causal=self.is_causal)
-            for reach in (None, self.reach)
-        ]
+        scopes = [net.attention.scope(batch, reach=reach, is_causal=self.is_causal) for reach in (None, self.reach)]
         return [(scope, tf.cos(angle), tf.sin(angle)) for scope, angle in zip(scopes, angles, strict=True)]
 
     def _frequencies(self, rotation: Rotation) -> Array:
