@@ -24,6 +24,15 @@ _PARAMETER = re.compile(r"[?&#]([^=&#/]*(?:sig|token|key|secret|passw|credential
 FieldType = Literal["string", "int64", "float64", "bool", "list<string>", "list<int64>", "list<float64>", "list<bool>"]
 
 
+def element_of(type_: str) -> str:
+    """The type of a value: of a field of lists, of its elements.
+
+    >>> element_of("list<int64>"), element_of("string")
+    ('int64', 'string')
+    """
+    return type_.removeprefix("list<").removesuffix(">")
+
+
 def _check_field(given: Any) -> Any:
     """The field as it is. ValueError with one plain sentence, where pydantic has one for each allowed type."""
     if isinstance(given, dict) and given.keys() == {"path"} and isinstance(given["path"], str):

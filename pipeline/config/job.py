@@ -42,6 +42,7 @@ from layerbeam.transforms.settings import (
     Format,
     RecordFormat,
     SequenceSettings,
+    element_of,
 )
 from layerbeam.transforms.splitters import SplitterError, open_splitter
 from layerbeam.transforms.views.columns import row_bytes
@@ -256,14 +257,14 @@ def _make_job(config: Config, job: EmbedJob) -> Job:
 def _with_fields(view: ViewSpec, records: RecordFormat) -> ViewSpec:
     """The view with the fields of its rows: those that have a value for each word only if rows are words or tokens."""
     types = {**({"id": "string"} if records.id_field is not None else {}), **records.kept_types}
-    of_words = {name for name, type_ in types.items() if type_.startswith("list<")}
+    of_words = {name for name, type_ in types.items() if type_ != element_of(type_)}
     if of_words and view.format == "tfrecord" and view.level in ("token", "word"):
         raise UsageError(
             f"views.{view.name}.format: an example of tfrecord is a text, and {', '.join(sorted(of_words))} of "
             "input.keep_fields belongs to words; use parquet or jsonl"
         )
     left_out = set() if view.level == "token" or view.has_word_rows else of_words
-    fields = ((name, type_.removeprefix("list<").removesuffix(">")) for name, type_ in types.items())
+    fields = ((name, element_of(type_)) for name, type_ in types.items())
     return dataclasses.replace(view, fields=tuple(field for field in fields if field[0] not in left_out))
 
 

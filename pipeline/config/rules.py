@@ -9,7 +9,7 @@ from typing import Any
 
 from layerbeam.pipeline.config.schema import Config, EmbedConfig, EncoderConfig, InputConfig, default_of, fields_of
 from layerbeam.transforms.flow import layout
-from layerbeam.transforms.settings import find_secret
+from layerbeam.transforms.settings import element_of, find_secret
 from layerbeam.transforms.views.view import COLUMNS, ViewSettings
 
 # Columns that no kept field may be called like, at any level and in any file format.
@@ -87,7 +87,7 @@ def _in_pairs(given: InputConfig, encoder: EncoderConfig) -> Iterator[str]:
 
 def _in_words(given: InputConfig) -> Iterator[str]:
     """What breaks a rule of words that the input gives."""
-    lists = [name for name, type_ in given.keep_fields.items() if isinstance(type_, str) and type_.startswith("list<")]
+    lists = [name for name, type_ in given.keep_fields.items() if isinstance(type_, str) and type_ != element_of(type_)]
     if given.words != "given":
         yield from (f"keep_fields.{name}: a list has a value for each word; set words: given" for name in lists)
     if not given.has_words:

@@ -24,7 +24,7 @@ from layerbeam.transforms.flow.blocks import FIELD_TYPES, TextBlock
 from layerbeam.transforms.flow.commits import FileRange
 from layerbeam.transforms.input import text
 from layerbeam.transforms.input.delimited import parse_number
-from layerbeam.transforms.settings import RecordFormat
+from layerbeam.transforms.settings import RecordFormat, element_of
 
 _MARK = "\ufeff"
 _COMMENT = re.compile(r"#\s*([^\s=](?:[^=]*[^\s=])?)\s*=\s*(.*?)\s*")
@@ -76,7 +76,7 @@ class ConllInput(text.TextInput):
                 words.append(columns)
         for name, type_ in record_format.fields_read:
             if name in names:
-                place, element = names.index(name), type_.removeprefix("list<").removesuffix(">")
+                place, element = names.index(name), element_of(type_)
                 yield [_typed(word[place], name, element, f" at word {index}") for index, word in enumerate(words)]
             else:
                 yield _typed(comments.get(name), name, type_)

@@ -21,7 +21,7 @@ from layerbeam.transforms.flow.blocks import FIELD_TYPES, TextBlock
 from layerbeam.transforms.flow.commits import FileRange
 from layerbeam.transforms.input import text
 from layerbeam.transforms.input.records import EXACT, INT64, inexact, is_blank, lone_surrogate, replace_surrogates
-from layerbeam.transforms.settings import RecordFormat
+from layerbeam.transforms.settings import RecordFormat, element_of
 
 # A fixed limit, because Python's depends on the depth of the caller.
 _MAX_DEPTH = 500
@@ -161,7 +161,7 @@ def _read_field(record: dict[str, Any], name: str, type_: str, record_format: Re
         return None
     if value is _DUPLICATE:
         raise _RejectedRecordError(f"field `{name}` occurs twice")
-    element = type_.removeprefix("list<").removesuffix(">")
+    element = element_of(type_)
     if element == type_:
         return _convert(value, name, type_, record_format)
     if not isinstance(value, list):

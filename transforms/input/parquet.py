@@ -43,7 +43,7 @@ from layerbeam.transforms.input.records import (
     too_long,
     wrong_column_error,
 )
-from layerbeam.transforms.settings import BlockLimits, RecordFormat
+from layerbeam.transforms.settings import BlockLimits, RecordFormat, element_of
 
 # A page or the footer follows, and both begin with the last byte.
 _MAGIC = b"PAR1\x15"
@@ -248,33 +248,35 @@ def _schema(stored: pa.Schema, record_format: RecordFormat) -> pa.Schema:
         given = _type_of(stored, name)
         if given is None:
             raise wrong_column_error(name, stored.names)
-        is_list, wanted = wanted.startswith("list<"), wanted.removeprefix("list<").removesuffix(">")
-        if is_list != any(is_type(given) for is_type in _LISTS) and not pa.types.is_null(given):
-            hint = "" if is_list else "; set input.words: given" * (name in record_format.text_fields)
-            raise UnreadableFileError(f"column `{name}` is {given}, not {'a list' if is_list else wanted}{hint}")
-        type_ = given.value_type if is_list and not pa.types.is_null(given) else given
-        type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
-        is_text, is_integer = str(type_) in _TEXT_TYPES, pa.types.is_integer(type_)
-        if (
-            name not in (*record_format.text_fields, record_format.pair_field)
-            and wanted in ("string", "id")
-            and not is_list
-        ):
-            is_text |= any(is_type(type_) for is_type in _AS_TEXT)
-        is_number = is_integer or pa.types.is_floating(type_)  # pandas writes integers with gaps as floats
-        fits = {
-            "string": is_text,
-            "id": is_text or is_number,
-            "int64": is_integer,
-            "float64": is_number,
-            "bool": pa.types.is_boolean(type_),
-        }[wanted]
-        if not fits and not pa.types.is_null(type_):
-            kind = "string, number, date, time or decimal" if wanted == "id" else wanted
-            raise UnreadableFileError(f"column `{name}` is {given}, not {f'list<{kind}>' if is_list else kind}")
-        types[name] = pa.large_binary() if is_text or (is_list and wanted == "string") else type_
-        types[name] = pa.list_(types[name]) if is_list else types[name]
+        types[name] = _held_type(name, given, wanted, record_format)
     return pa.schema(types)
+
+
+def _held_type(name: str, given: pa.DataType, wanted: str, record_format: RecordFormat) -> pa.DataType:
+    """The type of a column as it is held here. UnreadableFileError if the given one does not suit the wanted one."""
+    element = element_of(wanted)
+    is_list = wanted != element
+    if is_list != any(is_type(given) for is_type in _LISTS) and not pa.types.is_null(given):
+        hint = "" if is_list else "; set input.words: given" * (name in record_format.text_fields)
+        raise UnreadableFileError(f"column `{name}` is {given}, not {'a list' if is_list else element}{hint}")
+    type_ = given.value_type if is_list and not pa.types.is_null(given) else given
+    type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
+    is_text, is_integer = str(type_) in _TEXT_TYPES, pa.types.is_integer(type_)
+    if wanted in ("string", "id") and name not in (*record_format.text_fields, record_format.pair_field):
+        is_text |= any(is_type(type_) for is_type in _AS_TEXT)
+    is_number = is_integer or pa.types.is_floating(type_)  # pandas writes integers with gaps as floats
+    fits = {
+        "string": is_text,
+        "id": is_text or is_number,
+        "int64": is_integer,
+        "float64": is_number,
+        "bool": pa.types.is_boolean(type_),
+    }[element]
+    if not fits and not pa.types.is_null(type_):
+        kind = "string, number, date, time or decimal" if element == "id" else wanted
+        raise UnreadableFileError(f"column `{name}` is {given}, not {kind}")
+    held = pa.large_binary() if is_text or wanted == "list<string>" else type_
+    return pa.list_(held) if is_list else held
 
 
 def _type_of(fields: Iterable[pa.Field], name: str) -> pa.DataType | None:
@@ -365,7 +367,7 @@ def _list_column(column: pa.ListArray, name: str, type_: str, records: Records) 
             for place in np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False)).tolist():
                 reasons.setdefault(place, f"field `{name}` is null, not a string")
     else:
-        decoded = _number_column(values, name, type_.removeprefix("list<").removesuffix(">"), reasons)
+        decoded = _number_column(values, name, element_of(type_), reasons)
     for place, reason in sorted(reasons.items()):
         records.reasons.setdefault(int(row[place]), f"{reason} at word {place - splits[row[place]]}")
     lists = as_lists(decoded, splits)
