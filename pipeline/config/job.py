@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -269,17 +269,12 @@ def _with_fields(view: ViewSpec, records: RecordFormat) -> ViewSpec:
 
 
 def resolve_embedding(
-    config: EmbedConfig,
-    fields: Iterable[tuple[str, str]] = (),
-    unsaid: Mapping[str, Any] = MappingProxyType({}),
-    *,
-    words_are_given: bool = False,
+    config: EmbedConfig, unsaid: Mapping[str, Any] = MappingProxyType({}), *, words_are_given: bool = False
 ) -> EmbedJob:
     """The encoder, of which only the small files are read, and the views with nothing left open.
 
-    `fields`: name and type of the columns copied from the input. `unsaid`: settings of views of texts, where neither
-    they nor the model's files say anything. `words_are_given`: a form of `keep_words` may be any word. UsageError if
-    encoder and settings do not fit, or TensorFlow and TF Text.
+    `unsaid`: settings of views of texts, where neither they nor the model's files say anything. `words_are_given`: a
+    form of `keep_words` may be any word. UsageError if encoder and settings do not fit, or TensorFlow and TF Text.
     """
     try:
         installed = versions()
@@ -289,10 +284,7 @@ def resolve_embedding(
     recipe = complete(encoder, config.encoder, config.views, unsaid)
     encoder, settings = _fit_encoder(encoder.with_marker(recipe.encoder.prompt or ""), recipe.encoder)
     config = dataclasses.replace(config, encoder=settings, views=dict(recipe.views))
-    views = tuple(
-        _resolve_view(name, settings, encoder, tuple(fields), words_are_given)
-        for name, settings in config.views.items()
-    )
+    views = tuple(_resolve_view(name, settings, encoder, words_are_given) for name, settings in config.views.items())
     return EmbedJob(config, encoder, views, installed, recipe.notes)
 
 
@@ -383,13 +375,7 @@ def _read_lines(where: str, file: str, *, or_else: str = "") -> list[str]:
         raise UsageError(f"{where}: {file}: cannot be read ({why}){or_else}") from error
 
 
-def _resolve_view(
-    name: str,
-    settings: ViewSettings,
-    encoder: EncoderSource,
-    fields: tuple[tuple[str, str], ...],
-    words_are_given: bool,
-) -> ViewSpec:
+def _resolve_view(name: str, settings: ViewSettings, encoder: EncoderSource, words_are_given: bool) -> ViewSpec:
     """The view with absolute layers, none for the pooler, and the forms to keep."""
     try:
         layers = expand_layers(settings.layers or [], encoder.num_hidden_layers, settings.layer_numbering)
@@ -411,7 +397,6 @@ def _resolve_view(
         hidden_size=encoder.hidden_size,
         dense_modules=modules,
         skip_token_ids=_skip_token_ids(f"views.{name}.skip_tokens", settings, encoder),
-        fields=fields,
     )
     if view.level == "text" and view.pooling == "cls" and not encoder.special.before:
         raise UsageError(
