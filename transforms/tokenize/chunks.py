@@ -11,8 +11,8 @@ import pyarrow as pa
 from layerbeam.transforms.flow.blocks import Int32Array, Int64Array, TextBlock, reject, row_splits_of
 from layerbeam.transforms.panics import PanicError
 from layerbeam.transforms.settings import SequenceSettings
-from layerbeam.transforms.tokenize.given_words import tokenize_words
-from layerbeam.transforms.tokenize.pieces import STAGE, Pieces, TextTokenizer, find_panics
+from layerbeam.transforms.tokenize.given_words import text_cutter
+from layerbeam.transforms.tokenize.pieces import STAGE, TextTokenizer, find_panics
 from layerbeam.transforms.tokenize.sentences import find_sentences, split_records
 
 # How often a record is cut again because a chunk has more tokens alone than within the record.
@@ -32,13 +32,7 @@ def cut_chunks(block: TextBlock, tokenizer: TextTokenizer, settings: SequenceSet
             return cut_chunks(reject(block, reasons, STAGE), tokenizer, settings)
         sentences = np.split(spans[:, 0], np.searchsorted(record, np.arange(1, len(block.texts))))
     words = block.words
-
-    def cut(chosen: Int64Array) -> Pieces:
-        index = pa.array(chosen)
-        if words is None:
-            return tokenizer.tokenize(block.texts.take(index))
-        return tokenize_words(words.take(index), tokenizer)
-
+    cut = text_cutter(block.texts, words, tokenizer)
     try:
         pieces = cut(np.arange(len(block.texts)))
     except PanicError:

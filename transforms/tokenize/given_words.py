@@ -5,11 +5,27 @@ Shapes as in `layerbeam.transforms.flow.blocks`; W words.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 
-from layerbeam.transforms.flow.blocks import GivenWords, row_of_each, row_splits_of, token_positions
+from layerbeam.transforms.flow.blocks import GivenWords, Int64Array, row_of_each, row_splits_of, token_positions
 from layerbeam.transforms.tokenize.pieces import Pieces, TextTokenizer
+
+
+def text_cutter(
+    texts: pa.StringArray, words: GivenWords | None, tokenizer: TextTokenizer, prompt: str = ""
+) -> Callable[[Int64Array], Pieces]:
+    """What cuts the texts with these indices; `prompt`: see `tokenize_words`, for given words only."""
+
+    def cut(chosen: Int64Array) -> Pieces:
+        index = pa.array(chosen)
+        if words is None:
+            return tokenizer.tokenize(texts.take(index))
+        return tokenize_words(words.take(index), tokenizer, prompt)
+
+    return cut
 
 
 def tokenize_words(words: GivenWords, tokenizer: TextTokenizer, prompt: str = "") -> Pieces:

@@ -26,7 +26,7 @@ from layerbeam.transforms.flow.blocks import (
 )
 from layerbeam.transforms.panics import PanicError
 from layerbeam.transforms.settings import SequenceSettings
-from layerbeam.transforms.tokenize.given_words import tokenize_words
+from layerbeam.transforms.tokenize.given_words import text_cutter
 from layerbeam.transforms.tokenize.pieces import STAGE, Pieces, TextTokenizer, find_panics
 
 
@@ -61,13 +61,7 @@ def tokenize_block(block: TextBlock, tokenizer: TextTokenizer, settings: Sequenc
     if block.pairs is not None and block.pair_offset is not None:
         texts = pa.concat_arrays([texts, block.pairs.fill_null("")])
         offset = np.concatenate([offset, block.pair_offset])
-
-    def cut(chosen: Int64Array) -> Pieces:
-        index = pa.array(chosen)
-        if words is None:
-            return tokenizer.tokenize(texts.take(index))
-        return tokenize_words(words.take(index), tokenizer, settings.prompt)
-
+    cut = text_cutter(texts, words, tokenizer, settings.prompt)
     try:
         pieces = cut(np.arange(len(texts)))
     except PanicError:
