@@ -129,9 +129,8 @@ class GivenWords:
     def within(self, text: Int64Array, spans: Int64Array) -> tuple[GivenWords, Int64Array, Int64Array]:
         """The words in S spans of texts, int64 [S, 2], which begin and end with words; their row splits and numbers."""
         start, end = self.places
-        size = 2 + max(
-            int(spans.max(initial=0)), int(end.max(initial=0))
-        )  # places of one text are below those of the next
+        # So far apart, the places of one text are below those of the next.
+        size = 2 + max(int(spans.max(initial=0)), int(end.max(initial=0)))
         before = row_of_each(self.splits) * size
         first = np.searchsorted(before + start, text * size + spans[:, 0])
         last = np.searchsorted(before + end, text * size + spans[:, 1], side="right")
@@ -377,6 +376,10 @@ class TokenBlock:
     dropped: DroppedTokens = dataclasses.field(default_factory=lambda: _NONE_DROPPED)
     rows: dict[str, Rows] = dataclasses.field(default_factory=dict)
     within: Contexts | None = None
+
+    def in_each_text(self, which: BoolArray) -> Int64Array:
+        """How many of these tokens, bool [N], each text has: int64 [T]."""
+        return np.diff(row_splits_of(which).take(self.row_splits))
 
     @functools.cached_property
     def contexts(self) -> Contexts:

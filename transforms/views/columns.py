@@ -137,11 +137,6 @@ def texts_of_rows(view: ViewSpec, tokens: TokenBlock) -> Int64Array:
     return records_of(tokens.text)[:-1] if view.level == "record" else tokens.rows[view.name].text
 
 
-def num_tokens(tokens: TokenBlock) -> Int64Array:
-    """The tokens of each text that are not special: int64 [T]."""
-    return np.diff(row_splits_of(tokens.start >= 0).take(tokens.row_splits))
-
-
 def vector_splits(view: ViewSpec, tokens: TokenBlock) -> Int64Array:
     """The vectors of each text in a view: text t has `splits[t]:splits[t + 1]`. int64 [T + 1]."""
     return row_splits_of(np.bincount(tokens.rows[view.name].text, minlength=len(tokens.num_dropped)))
@@ -220,9 +215,9 @@ def _level_columns(view: ViewSpec, tokens: TokenBlock, vocabulary: pa.StringArra
             "start": text.offset,
             "end": text.offset + pc.utf8_length(text.texts).to_numpy(),
             "text": text.texts,
-            "num_tokens": num_tokens(tokens),
+            "num_tokens": tokens.in_each_text(tokens.start >= 0),
             "num_dropped": tokens.num_dropped,
-            "num_unknown": np.diff(row_splits_of(tokens.token_ids == unknown_id(vocabulary))[tokens.row_splits]),
+            "num_unknown": tokens.in_each_text(tokens.token_ids == unknown_id(vocabulary)),
         }
     if rows.words is not None:
         words = rows.words

@@ -17,7 +17,7 @@ from layerbeam.transforms.hardware import made_with
 from layerbeam.transforms.parts import part_folder
 from layerbeam.transforms.parts.block_store import BlockStore
 from layerbeam.transforms.parts.write import write_part, write_rejects
-from layerbeam.transforms.views.columns import make_table, num_tokens, texts_of_rows, unknown_id
+from layerbeam.transforms.views.columns import make_table, texts_of_rows, unknown_id
 from layerbeam.transforms.views.number_types import is_coarse
 from layerbeam.transforms.views.view import ViewSpec
 from layerbeam.transforms.write.word_types import row_groups, sum_words
@@ -27,10 +27,10 @@ _SAMPLED_VECTORS = 64  # of a block, to see whether int8 suits the encoder
 
 def count_tokens(tokens: TokenBlock, unknown_id: int) -> dict[str, Int64Array]:
     """Counts of a block: tokens with a vector, [UNK] tokens, truncated texts and the tokens they lost."""
-    texts, unknown = tokens.text, np.flatnonzero(tokens.token_ids == unknown_id)
+    texts = tokens.text
     return {
-        metrics.TOKENS: texts.count_lines(texts.line, num_tokens(tokens)),
-        metrics.UNKNOWN_TOKENS: texts.count_texts(np.searchsorted(tokens.row_splits, unknown, side="right") - 1),
+        metrics.TOKENS: texts.count_lines(texts.line, tokens.in_each_text(tokens.start >= 0)),
+        metrics.UNKNOWN_TOKENS: texts.count_lines(texts.line, tokens.in_each_text(tokens.token_ids == unknown_id)),
         metrics.TRUNCATED_TEXTS: texts.count_texts(np.flatnonzero(tokens.num_dropped)),
         metrics.DROPPED_TOKENS: texts.count_lines(texts.line, tokens.num_dropped),
     }
