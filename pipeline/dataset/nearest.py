@@ -23,7 +23,7 @@ from layerbeam.pipeline.dataset.view import FILES_AT_ONCE, View
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow.commits import Part
 from layerbeam.transforms.hardware import cores
-from layerbeam.transforms.views.number_types import as_matrix, code_names, elements, scale_of, vector_names
+from layerbeam.transforms.views.number_types import as_matrix, code_names, elements, scale_of, vector_names, zero_rows
 
 Metric: TypeAlias = Literal["cosine", "dot", "l2"]
 Array: TypeAlias = npt.NDArray[Any]
@@ -183,12 +183,10 @@ class _Best:
 
     def _add(self, rows: Array, vectors: Array, scales: Array | None) -> None:
         estimates, errors = self._estimate(vectors.astype(np.float32, copy=False), scales)
-        is_zero = vectors[:, 0] == 0
-        is_zero[is_zero] = ~vectors[is_zero].any(axis=1)
         for query, estimate in enumerate(estimates):
             upper = estimate + errors
             # "Not less" is true of NaN, too: where float32 does not suffice.
-            candidates = np.flatnonzero(~(upper < self._bounds[query]) & ~is_zero)
+            candidates = np.flatnonzero(~(upper < self._bounds[query]) & ~zero_rows(vectors))
             if len(candidates) > 2 * self._k:
                 lower = np.partition((estimate - errors)[candidates], -self._k)[-self._k]
                 candidates = candidates[~(upper[candidates] < lower)]

@@ -155,6 +155,13 @@ def is_coarse(vectors: npt.NDArray[Any]) -> bool | None:
     return bool(np.median(distinct.std(axis=0)) < 3 * scales.mean())
 
 
+def zero_rows(vectors: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Which of the vectors [n, W] have no value but zero."""
+    is_zero: npt.NDArray[np.bool_] = vectors[:, 0] == 0
+    is_zero[is_zero] = ~vectors[is_zero].any(axis=1)
+    return is_zero
+
+
 def vector_array(vectors: npt.NDArray[Any]) -> pa.FixedSizeListArray:
     """[n, W] as n fixed-size lists, without a copy."""
     type_ = vector_type(vectors.dtype, vectors.shape[1])

@@ -18,7 +18,7 @@ from layerbeam.transforms.parts import part_folder
 from layerbeam.transforms.parts.block_store import BlockStore
 from layerbeam.transforms.parts.write import write_part, write_rejects
 from layerbeam.transforms.views.columns import make_table, texts_of_rows, unknown_id
-from layerbeam.transforms.views.number_types import is_coarse
+from layerbeam.transforms.views.number_types import is_coarse, zero_rows
 from layerbeam.transforms.views.view import ViewSpec
 from layerbeam.transforms.write.word_types import row_groups, sum_words
 
@@ -46,12 +46,15 @@ def counts_of_files(tokens: TokenBlock, vocabulary: pa.StringArray) -> dict[str,
     return counts
 
 
+def _count_vectors(view: ViewSpec, block: VectorBlock) -> dict[str, Int64Array]:
+    """What the commit counts of a view's vectors."""
+    zeros = {} if view.aggregates else _count_zeros(view, block)
+    return zeros | (_count_coarse(view, block) if view.dtype == "int8" else {})
+
+
 def _count_zeros(view: ViewSpec, block: VectorBlock) -> dict[str, Int64Array]:
     """The rows of which a vector has no value but zero."""
-    is_zero = np.zeros(len(block.vectors[view.name][0]), bool)
-    for vectors in block.vectors[view.name]:
-        some = np.flatnonzero(vectors[:, 0] == 0)
-        is_zero[some] |= ~vectors[some].any(axis=1)
+    is_zero = np.any([zero_rows(vectors) for vectors in block.vectors[view.name]], axis=0)
     text = block.tokens.rows[view.name].text if view.has_vector_lists else texts_of_rows(view, block.tokens)
     counts = block.tokens.text.count_texts(text[is_zero])
     return {f"{metrics.ZERO_VECTORS}:{view.name}": counts} if counts.any() else {}
@@ -102,8 +105,7 @@ def _write_files(store: BlockStore, vocabulary: pa.StringArray, block: VectorBlo
     output, views, text = store.output, store.views, block.tokens.text
     of_files = counts_of_files(block.tokens, vocabulary)
     for view in views:
-        of_files |= {} if view.aggregates else _count_zeros(view, block)
-        of_files |= _count_coarse(view, block) if view.dtype == "int8" else {}
+        of_files |= _count_vectors(view, block)
     files = tuple(
         dataclasses.replace(file_range, counts={name: int(values[number]) for name, values in of_files.items()})
         for number, file_range in enumerate(text.files)
