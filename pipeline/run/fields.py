@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.errors import UsageError, did_you_mean
@@ -53,18 +53,25 @@ def check_fields(job: Job, work: PendingWork) -> None:
             if (name or hint) and not problem:
                 problem = f"input.{missing.get(name, 'delimiter')}: {printable(file.path)}: {error}{hint}"
             continue
-        # The last line may be cut off, and then it is not valid.
-        for line in itertools.islice(data.removeprefix(UTF8_MARK).split(b"\n"), _RECORDS):
-            text = line.decode(records.encoding, "replace")
-            names = list(comment_of(text.strip())) or None if records.word_columns else field_names(text)
-            num_records += names is not None
-            seen |= dict.fromkeys(names or ())
+        for names in _names(data, records):
+            num_records += 1
+            seen |= dict.fromkeys(names)
             if missing.keys() <= seen.keys():
                 return
     if num_records:
         problem = _absent_fields(missing, seen, num_records)
     if problem:
         raise UsageError(f"{problem}\n`layerbeam run --force` starts anyway")
+
+
+def _names(data: bytes, records: RecordFormat) -> Iterator[Iterable[str]]:
+    """The names of the fields in each of the first lines of a file that has some."""
+    for line in itertools.islice(data.removeprefix(UTF8_MARK).split(b"\n"), _RECORDS):
+        text = line.decode(records.encoding, "replace")
+        # The last line may be cut off, and then it is not valid.
+        names = list(comment_of(text.strip())) or None if records.word_columns else field_names(text)
+        if names is not None:
+            yield names
 
 
 def _check_paths(files: Sequence[InputFile], records: RecordFormat) -> None:

@@ -19,7 +19,7 @@ import itertools
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -119,15 +119,7 @@ class CsvInput(InputFormat):
         raws = pa.array([row.raw.rstrip(b"\r\n") for row in rows], pa.binary())
         more_lines = np.array([max(row.num_lines - 1, 0) for row in rows], np.int64)
         records = Records(block, record_format, line, place, raws, more_lines=more_lines)
-        given_names = [name.encode(record_format.encoding, "replace").decode("latin-1") for name in header.names]
-        whole: list[list[str] | None] = []
-        for index, row in enumerate(rows):
-            problem = _problem(row, len(header.names), record_format)
-            if problem is not None:
-                records.reasons[index] = problem
-            # The names of the columns come again where files were joined.
-            is_text = row.fields != given_names or (len(given_names) == 1 and not row.raw.startswith(UTF8_MARK))
-            whole.append(row.fields if is_text and problem is None and len(row.fields) == len(header.names) else None)
+        whole = _whole_rows(rows, header, records)
         columns = []
         for name, type_ in record_format.fields_read:
             column = header.names.index(name)
@@ -144,6 +136,21 @@ class CsvInput(InputFormat):
             if record_format.column_names is None:
                 next(rows, None)
             return sum(1 for _ in itertools.islice(rows, at_most))
+
+
+def _whole_rows(rows: Sequence[_Row], header: _Header, records: Records) -> list[list[str] | None]:
+    """The fields of each row; None if it has none, or is a reject, which gets its reason."""
+    encoding = records.record_format.encoding
+    given_names = [name.encode(encoding, "replace").decode("latin-1") for name in header.names]
+    whole: list[list[str] | None] = []
+    for index, row in enumerate(rows):
+        problem = _problem(row, len(header.names), records.record_format)
+        if problem is not None:
+            records.reasons[index] = problem
+        # The names of the columns come again where files were joined.
+        is_text = row.fields != given_names or (len(given_names) == 1 and not row.raw.startswith(UTF8_MARK))
+        whole.append(row.fields if is_text and problem is None and len(row.fields) == len(header.names) else None)
+    return whole
 
 
 def _column(values: list[str | None], name: str, type_: str, records: Records) -> pa.Array:

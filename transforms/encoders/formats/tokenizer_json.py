@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -267,10 +267,7 @@ def _wordpiece(
     model, added = content["model"], content.get("added_tokens") or []
     ids = _read_ids(model, added, refuse)
     entries = _in_order(ids, vocab_size, refuse)
-    try:
-        "".join(entries).encode()
-    except UnicodeEncodeError as error:
-        raise EncoderError(f"{handle}: {path}: model.vocab has an entry that is not Unicode text ({error})") from None
+    _check_entries(handle, path, entries)
     if model.get("unk_token") not in ids:  # the library would reject each text with an unknown word
         raise refuse("model.unk_token", model.get("unk_token"), "an entry of model.vocab")
     names = _OF_MPNET if "<s>" in ids and "[CLS]" not in ids else SPECIAL_TOKENS
@@ -278,9 +275,7 @@ def _wordpiece(
     special = _special_tokens(content.get("post_processor"), ids, pad)
     around = special and (special.before, {*(special.between or ())}, special.behind)
     is_bert = around == ((cls,), {sep}, (sep,))
-    normalizer, pre_tokenizer = (
-        section if isinstance(section := content.get(name), dict) else {} for name in ("normalizer", "pre_tokenizer")
-    )
+    normalizer, pre_tokenizer = _section(content, "normalizer"), _section(content, "pre_tokenizer")
     said, limit = normalizer.get("lowercase"), model.get("max_input_chars_per_word", 100)
     lowercase, strip_accents = said if do_lower_case is None else do_lower_case, normalizer.get("strip_accents")
     fields = {
@@ -303,18 +298,35 @@ def _wordpiece(
     }
     differing = _differing(fields, in_tensorflow_text)
     if differing or special is None:
-        other = " and ".join(f"{field} is {shown(fields[field])}" for field in differing[:1])
+        other = f"{differing[0]} is {shown(fields[differing[0]])}" if differing else ""
         found = _of_library(handle, path, content, vocab_size, other)
-        for token in added:
-            if found.vocabulary.entries[token["id"]] != token["content"]:
-                raise refuse(
-                    "a token of added_tokens", token, "with the id that tokenizers gives it, the next free one"
-                )
+        _check_added(added, found.vocabulary.entries, refuse)
         return dataclasses.replace(found, wordpiece=fields)
     # Not of the file: padding and truncation, which layerbeam does not use, are in it too.
     digest = hashlib.sha256(json.dumps([entries, limit]).encode()).hexdigest()
     vocabulary = Vocabulary("tensorflow_text", path, tuple(entries), special, digest, limit)
     return FastTokenizer(vocabulary, said is True)
+
+
+def _check_added(added: Iterable[Mapping[str, Any]], entries: Sequence[str], refuse: Refuse) -> None:
+    """EncoderError for a token with another id than the library gives it."""
+    for token in added:
+        if entries[token["id"]] != token["content"]:
+            raise refuse("a token of added_tokens", token, "with the id that tokenizers gives it, the next free one")
+
+
+def _section(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A section of a tokenizer.json; empty if there is none."""
+    section = content.get(name)
+    return section if isinstance(section, dict) else {}
+
+
+def _check_entries(handle: str, path: Path, entries: Iterable[str]) -> None:
+    """EncoderError if an entry of a vocabulary is no Unicode text."""
+    try:
+        "".join(entries).encode()
+    except UnicodeEncodeError as error:
+        raise EncoderError(f"{handle}: {path}: model.vocab has an entry that is not Unicode text ({error})") from None
 
 
 def _unusual(added: Iterable[Any]) -> list[str]:
