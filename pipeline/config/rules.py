@@ -89,7 +89,8 @@ def _in_words(given: InputConfig) -> Iterator[str]:
     """What breaks a rule of words that the input gives."""
     lists = [name for name, type_ in given.keep_fields.items() if isinstance(type_, str) and type_ != element_of(type_)]
     if given.words != "given":
-        yield from (f"keep_fields.{name}: a list has a value for each word; set words: given" for name in lists)
+        hint = "set words: given; of conllu and conll give the type of one value, such as string"
+        yield from (f"keep_fields.{name}: a list has a value for each word; {hint}" for name in lists)
     if not given.has_words:
         return
     if given.unit == "sentence":

@@ -163,7 +163,8 @@ input: {format: jsonl, keep_fields: {year: int32}}
     input.keep_fields.year: should be 'string', 'int64', 'float64', 'bool', for given words 'list<string>' and so on, or
     a mapping such as {path: 'corpus/([^/]+)/'}; given: 'int32'
 input: {format: jsonl, keep_fields: {tags: list<string>}}
-    input.keep_fields.tags: a list has a value for each word; set words: given
+    input.keep_fields.tags: a list has a value for each word; set words: given; of conllu and conll give the type of one
+    value, such as string
 input: {format: csv, words: given}
     input.words: format csv has no such setting (it belongs to jsonl and parquet)
 input: {format: conllu, unit: sentence}
