@@ -61,23 +61,54 @@ def cores() -> int:
 def cpu_quota(root: Path = Path("/")) -> float:
     """CPUs that the cgroups (v1 and v2) of this process allow; 2^31 without a limit. `root`: for tests."""
     quota = float(1 << 31)
+    for group, is_first_version in _cgroups(root, "cpu"):
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if is_first_version else ("cpu.max",)
+        with contextlib.suppress(OSError):
+            limit, period = " ".join((group / name).read_text().strip() for name in names).split()
+            if limit not in ("max", "-1"):
+                quota = min(quota, int(limit) / int(period))
+    return quota
+
+
+def memory_left(root: Path = Path("/")) -> int | None:
+    """Bytes that this process can still use: of the machine, and of its cgroups; None if that is not known.
+
+    Cached files count as free. `root`: for tests.
+    """
+    left: list[int] = []
+    with contextlib.suppress(OSError, KeyError):
+        left.append(_numbers(root / "proc/meminfo")["MemAvailable:"] << 10)
+    for group, is_first_version in _cgroups(root, "memory"):
+        limit, used, prefix = ("memory.max", "memory.current", "")
+        if is_first_version:
+            limit, used, prefix = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+        with contextlib.suppress(OSError, KeyError, ValueError):  # "max" is no limit
+            room = int((group / limit).read_text()) - int((group / used).read_text())
+            cached = _numbers(group / "memory.stat")
+            left.append(room + cached[f"{prefix}active_file"] + cached[f"{prefix}inactive_file"])
+    return max(min(left), 0) if left else None
+
+
+def _numbers(file: Path) -> dict[str, int]:
+    """{the first word of a line: the second}, where that is a number."""
+    lines = (line.split() for line in file.read_text().splitlines())
+    return {line[0]: int(line[1]) for line in lines if len(line) > 1 and line[1].isdecimal()}
+
+
+def _cgroups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
+    """The folders of the cgroups of this process, the innermost first, and whether they are of version 1."""
     with contextlib.suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
-            if controllers and "cpu" not in controllers.split(","):
+            if controllers and controller not in controllers.split(","):
                 continue
-            top = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+            top = root / "sys/fs/cgroup" / (controller if controllers else "")
             group = top / path.lstrip("/")
-            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
             # In a container the path is often the host's, and the container's own limit is at the top.
             for folder in (group, *group.parents):
-                with contextlib.suppress(OSError):
-                    limit, period = " ".join((folder / name).read_text().strip() for name in names).split()
-                    if limit not in ("max", "-1"):
-                        quota = min(quota, int(limit) / int(period))
+                yield folder, bool(controllers)
                 if folder == top:
                     break
-    return quota
 
 
 def instructions(processors: Path = Path("/proc/cpuinfo")) -> frozenset[str] | None:

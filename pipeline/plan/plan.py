@@ -30,6 +30,7 @@ from layerbeam.pipeline.forecast.estimate import (
     notes_of,
     num_changed,
 )
+from layerbeam.pipeline.forecast.memory import MemoryNeed, memory_need
 from layerbeam.pipeline.forecast.sampling import Budget, bytes_left
 from layerbeam.pipeline.output.access import check_output, starts_over
 from layerbeam.pipeline.output.finish import MISSING, find_problems
@@ -45,7 +46,7 @@ from layerbeam.transforms.encoders import vocabulary_note
 from layerbeam.transforms.flow import metrics
 from layerbeam.transforms.flow.blocks import Int64Array
 from layerbeam.transforms.flow.commits import InputFile
-from layerbeam.transforms.hardware import cores, slow_bfloat16
+from layerbeam.transforms.hardware import cores, memory_left, slow_bfloat16
 from layerbeam.transforms.settings import RecordFormat
 from layerbeam.transforms.slice.slices import FileToRead
 
@@ -189,6 +190,7 @@ class Plan:
     blocks: int
     views: dict[str, ViewSize]
     free_bytes: int | None
+    memory: MemoryNeed | None  # of the longest text; None on other machines, and where it is not known
     time: Duration
     dataflow: DataflowTime | None
     is_refused: bool  # a run would refuse the output folder
@@ -207,6 +209,7 @@ def make_plan(
     """
     began = time.monotonic() if began is None else began
     workers = workers or cores()
+    left = memory_left() if machines is None else None
     job.load_tensorflow(workers)
     startup_seconds = time.monotonic() - began
     given = job.config.input
@@ -238,6 +241,10 @@ def make_plan(
     known = counts if sample.is_whole or counts[metrics.EMBEDDED] else {metrics.EMBEDDED: 1}
     encoder = job.encoder.describe()
     slow = slow_bfloat16(job.config.encoder.compute_dtype) if machines is None else None
+    memory = memory_need(job, sample, left, workers) if machines is None else None
+    problems = find_problems(left_out, known, reasons, given.max_reject_rate, given.text_field)
+    if memory is not None and memory.problem is not None:
+        problems.append(memory.problem)
     hints = (note, vocabulary_note(encoder), slow, wrapping_hint(job, work), *job.notes, *notes_of(sample, job))
     return Plan(
         path=job.output.path,
@@ -260,10 +267,11 @@ def make_plan(
         blocks=sample.num_blocks,
         views=_view_sizes(sample, measured),
         free_bytes=free_bytes(job.output.path),
+        memory=memory,
         time=duration,
         dataflow=None if machines is None else _dataflow(machines, duration.core_hours, sample.num_blocks),
         is_refused=note is not None,
-        problems=find_problems(left_out, known, reasons, given.max_reject_rate, given.text_field),
+        problems=problems,
     )
 
 

@@ -41,6 +41,8 @@ def print_plan(plan: Plan) -> None:
     if stay:
         console.print_section("added", [f"{', '.join(plan.new_views)}; the files of {', '.join(stay)} stay"])
     console.print_section("disk", [_disk_line(plan)])
+    if plan.memory is not None:
+        console.print_section("memory", [plan.memory.text])
     console.print_section("time", _time_lines(plan.time))
     console.print_section("Dataflow", _dataflow_lines(plan))
     console.print_section("problem", plan.problems)

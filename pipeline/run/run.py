@@ -26,6 +26,7 @@ from layerbeam.pipeline.forecast.estimate import (
     notes_of,
     num_changed,
 )
+from layerbeam.pipeline.forecast.memory import memory_need
 from layerbeam.pipeline.output.access import check_output, discard_other_settings
 from layerbeam.pipeline.output.inputs import find_inputs
 from layerbeam.pipeline.output.lock import only_writer
@@ -42,7 +43,7 @@ from layerbeam.pipeline.run.signals import WorkerDiedError, interrupting_signal
 from layerbeam.transforms import storage
 from layerbeam.transforms.encoders import vocabulary_note
 from layerbeam.transforms.flow.commits import InputFile
-from layerbeam.transforms.hardware import slow_bfloat16
+from layerbeam.transforms.hardware import memory_left, slow_bfloat16
 
 # An input that one worker scans while Beam would still start others.
 _SMALL_BYTES = 64 << 20
@@ -188,11 +189,24 @@ class LocalRun(RunJob):
         self._check(work)
         return Ended(self._embed(work))
 
+    def _check_memory(self, expected: Estimate, left: int | None) -> None:
+        """Print what a long text takes. UsageError if it is more than is `left`, but with `force`."""
+        need = memory_need(self.job, expected, left, self.local.threads, self.local.processes)
+        if need is None:
+            return
+        if need.problem is not None and not self.force:
+            raise UsageError(f"{need.problem}; --force starts anyway")
+        if need.is_notable:
+            echo_timed(f"memory: {need.text}")
+
     def _embed(self, work: PendingWork) -> bool:
         """Do this work; True if all of the input is embedded then."""
         local = self.local
+        left = memory_left()
         local.load(self.job)
-        progress = Progress(self.job.output.path, self._announce(work).statistic(ENCODED).value)
+        expected = self._announce(work)
+        self._check_memory(expected, left)
+        progress = Progress(self.job.output.path, expected.statistic(ENCODED).value)
         inputs = {
             "files": len(work.files),
             "bytes": sum(file.size for file in work.files),

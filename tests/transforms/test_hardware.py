@@ -8,6 +8,7 @@ from layerbeam.transforms.hardware import (
     cores,
     cpu_quota,
     load_tensorflow,
+    memory_left,
     placement,
     slow_bfloat16,
 )
@@ -106,8 +107,57 @@ def test_bfloat16_on_processors_without_it(tmp_path, flags, dtype, is_slow):
     ],
 )
 def test_quota_of_a_container(tmp_path, groups, files, cpus):
+    write_groups(tmp_path, groups, files)
+    assert cpu_quota(tmp_path) == cpus
+
+
+def write_groups(root, groups: str, files: dict[str, str]) -> None:
     named = {"proc/self/cgroup": groups} | {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
     for name, text in named.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text + "\n")
-    assert cpu_quota(tmp_path) == cpus
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text + "\n")
+
+
+STAT = "anon 700\nactive_file 20\ninactive_file 100"
+OLD_STAT = "cache 1\ninactive_file 5\ntotal_active_file 0\ntotal_inactive_file 300"
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "left"),
+    [
+        ("0::/", {}, 5000 << 10),
+        ("0::/", {"memory.max": "max", "memory.current": "900", "memory.stat": STAT}, 5000 << 10),
+        ("0::/", {"memory.max": "1000", "memory.current": "900", "memory.stat": STAT}, 220),
+        ("0::/", {"memory.max": "100", "memory.current": "900", "memory.stat": STAT}, 0),
+        (
+            "0::/a/b",
+            {
+                "a/memory.max": "2000",
+                "a/memory.current": "1990",
+                "a/memory.stat": STAT,
+                "a/b/memory.max": "1000",
+                "a/b/memory.current": "100",
+                "a/b/memory.stat": STAT,
+            },
+            130,
+        ),
+        (
+            "4:memory:/docker/1\n3:cpu:/",
+            {
+                "memory/memory.limit_in_bytes": "4000",
+                "memory/memory.usage_in_bytes": "1000",
+                "memory/memory.stat": OLD_STAT,
+            },
+            3300,
+        ),
+        ("4:cpuset:/", {"cpuset/memory.limit_in_bytes": "1", "cpuset/memory.usage_in_bytes": "1"}, 5000 << 10),
+    ],
+)
+def test_memory_left_in_a_container(tmp_path, groups, files, left):
+    write_groups(tmp_path, groups, files)
+    (tmp_path / "proc/meminfo").write_text("MemTotal:  9000 kB\nMemAvailable:   5000 kB\n")
+    assert memory_left(tmp_path) == left
+
+
+def test_memory_left_where_nothing_says_it(tmp_path):
+    assert memory_left(tmp_path) is None

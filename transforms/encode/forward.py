@@ -17,15 +17,18 @@ import numpy.typing as npt
 
 from layerbeam.transforms.encode.isolate import EncoderFailedError, is_out_of_memory
 from layerbeam.transforms.flow.blocks import Float32Array, Int32Array, Int64Array
+from layerbeam.transforms.hardware import memory_left
 from layerbeam.transforms.views.columns import Layer
 from layerbeam.transforms.views.view import DenseModule
+
+_LARGE_BATCH = 64 << 20  # bytes; the memory that is left is read before a larger one
 
 
 class Encoder(Protocol):
     """A loaded encoder. It must be thread-safe.
 
     `dense_modules`: what computes those of the views, [r, in_features] -> [r, out_features]; for views without any
-    it is not asked for.
+    it is not asked for. An encoder may have `batch_bytes(rows, longest)`: the most memory that a batch takes.
     """
 
     pad_id: int
@@ -80,19 +83,22 @@ class Forward:
     A batch goes to whichever thread is free. So all cores work to the end of the last block, and one block is encoded
     while another is written. The bits of a batch do not depend on the thread.
 
-    A batch that does not fit in memory is tried once more while no other is in work. If it does not fit then, it is
-    halved, and so is every later batch of at least its size.
+    A large batch begins when memory is left for it and for all of those in work, or none is in work. A batch that does
+    not fit in memory is tried once more while no other is in work. If it does not fit then, it is halved, and so is
+    every later batch of at least its size.
     """
 
-    def __init__(self, encoder: Encoder, num_threads: int = 1) -> None:
+    def __init__(self, encoder: Encoder, num_threads: int = 1, left: Callable[[], int | None] = memory_left) -> None:
         self.encoder = encoder
+        self._left = left
         self._ahead = num_threads
         self._too_large: int | None = None  # padded tokens of the smallest batch that did not fit
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="forward") if num_threads > 1 else None
         self._lock = threading.Lock()  # of the costs
         self._turn = threading.Condition()
         self._in_work = 0
-        self._one_is_alone = False
+        self._bytes_in_work = 0
+        self._one_is_next = False
 
     def __call__(
         self, batches: Iterable[tuple[Int32Array, Int32Array, Int32Array]], cost: EncodeCost
@@ -137,7 +143,7 @@ class Forward:
         if rows == 1 or self._too_large is None or size < self._too_large:
             for alone in (False, True) if self._threads else (True,):
                 try:
-                    with self._work(alone=alone):
+                    with self._work(rows, token_ids.shape[1], alone=alone):
                         return self.encoder(token_ids, lengths, segment_ids)
                 except Exception as error:
                     if not is_out_of_memory(error):
@@ -159,19 +165,33 @@ class Forward:
         return layers, np.concatenate([first_pooled, second_pooled])
 
     @contextlib.contextmanager
-    def _work(self, *, alone: bool) -> Iterator[None]:
+    def _work(self, rows: int, longest: int, *, alone: bool) -> Iterator[None]:
         """While a batch is in work; `alone`: after the others have ended, and before the next ones begin."""
+        bytes_of = getattr(self.encoder, "batch_bytes", None)
+        needed = (bytes_of and bytes_of(rows, longest)) or 0
+
+        def fits() -> bool:
+            if not self._in_work:
+                return True
+            # What those in work will still take is not known: all of it may be ahead.
+            left = None if needed < _LARGE_BATCH else self._left()
+            return not alone and (left is None or needed + self._bytes_in_work <= left)
+
         with self._turn:
-            self._turn.wait_for(lambda: not self._one_is_alone)
-            self._one_is_alone = alone
-            self._turn.wait_for(lambda: not alone or not self._in_work)
+            self._turn.wait_for(lambda: not self._one_is_next)
+            self._one_is_next = True
+            self._turn.wait_for(fits)
+            self._one_is_next = alone
             self._in_work += 1
+            self._bytes_in_work += needed
+            self._turn.notify_all()
         try:
             yield
         finally:
             with self._turn:
                 self._in_work -= 1
-                self._one_is_alone &= not alone
+                self._bytes_in_work -= needed
+                self._one_is_next &= not alone
                 self._turn.notify_all()
 
 

@@ -4,6 +4,7 @@ from layerbeam.transforms.encoders.adapter import AdapterError, own_adapters
 from layerbeam.transforms.encoders.config_file import EncoderError, shown
 from layerbeam.transforms.encoders.dense import open_dense, read_dense_weights
 from layerbeam.transforms.encoders.formats.tokenizer_json import load_library_tokenizer, load_normalizer
+from layerbeam.transforms.encoders.memory import batch_bytes, weight_bytes
 from layerbeam.transforms.encoders.onednn import int8_problem
 from layerbeam.transforms.encoders.open import ENGINES, load_encoder, load_vocabulary, load_weights, open_encoder
 from layerbeam.transforms.encoders.source import (
@@ -27,6 +28,7 @@ __all__ = [
     "EncoderError",
     "EncoderSource",
     "SpecialTokens",
+    "batch_bytes",
     "int8_problem",
     "load_encoder",
     "load_library_tokenizer",
@@ -40,4 +42,5 @@ __all__ = [
     "sha256_of",
     "shown",
     "vocabulary_note",
+    "weight_bytes",
 ]

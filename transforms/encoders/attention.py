@@ -40,6 +40,13 @@ ON_CPU = BlockSizes(256, 1 << 19)
 ON_DEVICE = BlockSizes(1024, 1 << 26)
 
 
+def scores_at_once(heads: int, rows: int, longest: int) -> int:
+    """The most scores of attention that a processor has at once of a batch, if each head of keys has one of queries."""
+    if longest <= ON_CPU.queries:
+        return rows * heads * longest**2
+    return max(ON_CPU.scores, ON_CPU.queries * longest)
+
+
 class Block(NamedTuple):
     """Some queries of some heads of attention, and the keys that they may see: the first, and how many of each."""
 

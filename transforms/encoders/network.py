@@ -17,6 +17,7 @@ from layerbeam.transforms.encoders.config_file import Activation
 from layerbeam.transforms.encoders.device import DeviceLayer, keeps_layers
 from layerbeam.transforms.encoders.formats.weights import take_over
 from layerbeam.transforms.encoders.int8 import InputCodes, quantize_weights
+from layerbeam.transforms.encoders.memory import batch_bytes
 from layerbeam.transforms.flow.blocks import Float32Array, Int32Array
 from layerbeam.transforms.hardware import slow_bfloat16, tf
 from layerbeam.transforms.views.columns import Layer
@@ -156,6 +157,11 @@ class Network:
             outputs = [tf.gather(layer, real) if self._keeps_layers else np.asarray(layer)[real] for layer in outputs]
         layers: Iterable[Layer] = map(DeviceLayer if self._keeps_layers else np.asarray, outputs)
         return dict(zip(self.layers, layers, strict=True)), pooled
+
+    def batch_bytes(self, rows: int, longest: int) -> int | None:
+        """What a batch takes of the processor's memory at most; None on another device."""
+        is_here = not (self._is_compiled or self._keeps_layers)
+        return batch_bytes(self.architecture, self.layers, rows, longest).total if is_here else None
 
     def _forward(self, is_long: bool, token_ids: Tensor, lengths: Tensor, segment_ids: Tensor) -> list[Tensor]:
         outputs = self._encode_batch(is_long, token_ids, lengths, segment_ids)

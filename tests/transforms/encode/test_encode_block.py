@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 
 import numpy as np
 import pytest
@@ -116,6 +117,33 @@ def test_a_few_batches_are_computed_ahead_and_no_more():
     for number, (layers, _) in enumerate(forward(batches(), EncodeCost())):
         assert layers[0] == number
         assert len(begun) <= number + 3
+
+
+@pytest.mark.parametrize(("left", "at_once"), [(1 << 30, 2), (None, 2), (150 << 20, 1), (0, 1)])
+def test_large_batches_are_in_work_together_if_memory_is_left_for_both(left, at_once):
+    class Large:
+        pad_id = 0
+        in_work = most = 0
+        lock, pair = threading.Lock(), threading.Barrier(2)
+
+        def batch_bytes(self, rows: int, longest: int) -> int:
+            return 100 << 20
+
+        def __call__(self, ids, lengths, segments):
+            with self.lock:
+                self.in_work += 1
+                self.most = max(self.most, self.in_work)
+            if at_once == 2:
+                self.pair.wait(timeout=60)  # both are here
+            with self.lock:
+                self.in_work -= 1
+            return {0: ids}, None
+
+    encoder = Large()
+    batches = [(np.full((1, 1), number), np.ones(1, np.int32), np.zeros((1, 1))) for number in range(8)]
+    outputs = list(Forward(encoder, 2, lambda: left)(batches, EncodeCost()))
+    assert [int(layers[0][0, 0]) for layers, _ in outputs] == list(range(8))
+    assert encoder.most == at_once
 
 
 def test_an_error_in_a_thread_is_raised():

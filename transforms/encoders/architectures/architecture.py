@@ -60,6 +60,7 @@ class Architecture(abc.ABC):
     vocabulary_file: ClassVar[str] = "tokenizer.json"  # the file that a folder cannot lack
     renamed_tensors: ClassVar[Mapping[str, str]] = {}
     fused_tensors: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    copies_of_scores: ClassVar[int] = 3  # of attention in memory: with the bias, and after softmax
 
     @classmethod
     @abc.abstractmethod
@@ -75,6 +76,16 @@ class Architecture(abc.ABC):
     def has_segments(self) -> bool:
         """Whether the second text of a pair may have a segment of its own."""
         return False
+
+    @property
+    def attention_width(self) -> int:
+        """Numbers in the query, key and value of a token, all heads together."""
+        return 3 * self.hidden_size
+
+    @property
+    def queries_of_key(self) -> int:
+        """Heads of queries that share a head of keys."""
+        return 1
 
     @property
     def num_stored_blocks(self) -> int:

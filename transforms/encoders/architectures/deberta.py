@@ -62,6 +62,7 @@ class Deberta(Bert):
     model_types: ClassVar[tuple[str, ...]] = ("deberta-v2",)
     prefix: ClassVar[str] = "deberta."
     vocabulary_file: ClassVar[str] = "tokenizer.json"
+    copies_of_scores: ClassVar[int] = 10  # with the products with distances, as they come and aligned
     size_fields: ClassVar[Mapping[str, str]] = {name: name for name in SIZES}
     renamed_parts: ClassVar[Mapping[str, str]] = {
         "embeddings_project": "embeddings.embed_proj",

@@ -112,6 +112,14 @@ class Rotary(Architecture):
         return self.type_vocab_size > 1
 
     @property
+    def attention_width(self) -> int:
+        return (self.num_attention_heads + 2 * self.num_key_value_heads) * self.head_size
+
+    @property
+    def queries_of_key(self) -> int:
+        return self.num_attention_heads // self.num_key_value_heads
+
+    @property
     def query_scale(self) -> float:
         """What queries are multiplied with."""
         return float(1 / np.sqrt(self.head_size))
