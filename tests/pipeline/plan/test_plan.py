@@ -66,7 +66,7 @@ def without_times(plan: dict[str, Any]) -> dict[str, Any]:
     views = {
         name: {key: size[key] for key in ("rows", "margin", "vector_bytes")} for name, size in plan["views"].items()
     }
-    kept = {name: value for name, value in plan.items() if name not in ("time", "dataflow", "free_bytes")}
+    kept = {name: value for name, value in plan.items() if name not in ("time", "dataflow", "free_bytes", "memory")}
     return kept | {"views": views}
 
 
