@@ -91,8 +91,8 @@ def write_byte_pairs(folder: Path, texts: list[str]) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **names}))
 
 
-def make_encoder(bench: Bench, name: str) -> None:
-    folder = bench.folder / name
+def write_encoder(folder: Path, name: str, minilm: Path) -> None:
+    """Write the encoder of this name into a new folder, which Hugging Face's libraries can read, too."""
     folder.mkdir()
     given = CONFIGS[name]
     # DistilBERT has other names for its sizes; transformers would prefer those of BASE.
@@ -104,8 +104,7 @@ def make_encoder(bench: Bench, name: str) -> None:
         write_byte_pairs(folder, read_bible())
     else:
         for file in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
-            shutil.copy(Path(bench.encoders["MiniLM"], file), folder)
-    bench.encoders[name] = str(folder)
+            shutil.copy(minilm / file, folder)
 
 
 def main() -> None:
@@ -119,7 +118,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         bench = Bench(Path(temporary), options.rivals_python, "", "", ("transformers",), options.lines)
         for name in options.only:
-            make_encoder(bench, name)
+            write_encoder(bench.folder / name, name, Path(bench.encoders["MiniLM"]))
+            bench.encoders[name] = str(bench.folder / name)
         for _ in range(options.rounds):
             for name in options.only:
                 for dtype in bench.dtypes:

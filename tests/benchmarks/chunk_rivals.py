@@ -1,6 +1,6 @@
 """Chunks of documents by chonkie, plain and late, with sentence-transformers: run by chunks.py in an own environment.
 
-python chunk_rivals.py plain|late ENCODER_FOLDER DOCUMENTS.json TOKENS; prints {"seconds", "chunks"} as JSON.
+python chunk_rivals.py plain|late ENCODER_FOLDER DOCUMENTS.json TOKENS CONTEXT; prints {"seconds", "chunks"} as JSON.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from chonkie.embeddings import SentenceTransformerEmbeddings
 from sentence_transformers import SentenceTransformer
 
 
-def main(how: str, folder: str, documents: str, tokens: int) -> None:
+def main(how: str, folder: str, documents: str, tokens: int, context: int) -> None:
     logging.disable()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     texts = json.loads(Path(documents).read_text())
     model = SentenceTransformer(folder, device="cpu")
+    model.max_seq_length = context
     if how == "late":
         chunker = LateChunker(SentenceTransformerEmbeddings(model), chunk_size=tokens)
         chunker.chunk(texts[0])
@@ -38,4 +39,4 @@ def main(how: str, folder: str, documents: str, tokens: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], sys.argv[3], *map(int, sys.argv[4:]))

@@ -4,7 +4,7 @@ Token ids, tokens and offsets of hostile texts must be equal, but for what the l
 pipeline, ids must be equal, and every layer and the pooled output as near as two computations in float32 are.
 `layerbeam verify` must agree with the output, too.
 
-Runs in the main environment: python compare_architectures.py FOLDER; exit status 1 if anything differs.
+Runs in the main environment: python compare_architectures.py FOLDER [NAME ...]; exit status 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ import numpy as np
 import pyarrow as pa
 import yaml
 from compare import padded, read_view
-from float_bounds import Bounded, bounded_layers
+from float_bounds import DRAWS, Bounded, bounded_layers
 
 from layerbeam import __version__
 from layerbeam.pipeline.cli.main import main
 from layerbeam.transforms.encoders import load_weights, open_encoder
 from layerbeam.transforms.tokenize.tokenizer import load_text_tokenizer
 
-MAX_SEQ_LENGTH = 300
 BATCH_TOKENS = 1_000  # several batches, with padding
 
 
@@ -65,11 +64,11 @@ def are_places(text: str, start: np.ndarray, end: np.ndarray, offsets: np.ndarra
     return True
 
 
-def run(folder: Path, *, pooler: bool) -> Path:
+def run(folder: Path, max_seq_length: int, *, pooler: bool) -> Path:
     """`layerbeam run` and `layerbeam verify` on the texts; returns the output folder."""
     settings = {
-        "input": {"files": [str(folder.parent / "texts.jsonl")], "format": "jsonl", "pair_field": "pair"},
-        "encoder": {"handle": str(folder / "encoder"), "max_seq_length": MAX_SEQ_LENGTH, "batch_tokens": BATCH_TOKENS},
+        "input": {"files": [str(folder / "texts.jsonl")], "format": "jsonl", "pair_field": "pair"},
+        "encoder": {"handle": str(folder / "encoder"), "max_seq_length": max_seq_length, "batch_tokens": BATCH_TOKENS},
         "views": {"tokens": {"level": "token", "layers": "all"}},
         "output": {"path": str(folder / "out")},
     }
@@ -98,7 +97,7 @@ def layer_differences(folder: Path, expected: np.lib.npyio.NpzFile) -> dict[str,
     """{layer or pooler: its difference}. Exits if token ids differ."""
     numbers = sorted(int(name.removeprefix("ids_")) for name in expected.files if name.startswith("ids_"))
     pooler = "pooler_0" in expected.files
-    output = run(folder, pooler=pooler)
+    output = run(folder, int(expected["max_seq_length"]), pooler=pooler)
     tokens = read_view(output, "tokens")
     lines = np.split(np.arange(len(tokens["line"])), np.flatnonzero(np.diff(tokens["line"])) + 1)
     source = open_encoder(str(folder / "encoder"))
@@ -110,7 +109,9 @@ def layer_differences(folder: Path, expected: np.lib.npyio.NpzFile) -> dict[str,
     lengths = np.array([len(ids) for ids in texts[0]])
     segment_ids = padded(texts[1]) * source.has_segments
     weights = load_weights(source)
-    bounded, bounded_pooled = bounded_layers(source.architecture, weights, padded(texts[0]), lengths, segment_ids)
+    draws = 2 if folder.name.endswith("-long") else DRAWS
+    batch = (padded(texts[0]), lengths, segment_ids)
+    bounded, bounded_pooled = bounded_layers(source.architecture, weights, *batch, draws)
     hidden = np.concatenate([expected[f"hidden_{number}"] for number in numbers], axis=1)
     differences = {
         f"layer {layer}": difference(tokens[f"layer_{layer}"], theirs, bounded[layer])
@@ -123,19 +124,19 @@ def layer_differences(folder: Path, expected: np.lib.npyio.NpzFile) -> dict[str,
     return differences
 
 
-def compare(output: str) -> int:
-    """Print the largest differences; returns the exit status."""
+def compare(output: str, *names: str) -> int:
+    """Print the largest differences of these encoders, of all without any; returns the exit status."""
     failed = False
     print(f"{'encoder':18} {'hostile texts that differ':>26} {'largest difference':>19} {'of allowed':>11}  in")
-    for folder in sorted(path.parent for path in Path(output).glob("*/expected.npz")):
+    found = sorted(path.parent for path in Path(output).glob("*/expected.npz"))
+    for folder in (folder for folder in found if not names or folder.name in names):
         expected = np.load(folder / "expected.npz")
         other = tokenizer_differences(folder, expected) if "hostile_ids" in expected.files else None
         differences = layer_differences(folder, expected)
         worst = max(differences, key=lambda name: differences[name])
         largest, shares = differences[worst][0], [share for _, share in differences.values()]
         print(
-            f"{folder.name:18} {'WordPiece' if other is None else other:>26} {largest:19.1e} {np.max(shares):11.0%}"
-            f"  {worst}",
+            f"{folder.name:18} {'-' if other is None else other:>26} {largest:19.1e} {np.max(shares):11.0%}  {worst}",
             flush=True,
         )
         failed |= bool(other) or not np.max(shares) <= 1  # written so that NaN fails, too

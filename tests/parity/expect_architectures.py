@@ -1,7 +1,8 @@
 """Encoders of every architecture with random weights, and what Hugging Face transformers makes of texts with them.
 
 Runs in the environment of requirements.txt: python expect_architectures.py FOLDER [NAME ...]. Writes
-FOLDER/<name>/encoder and FOLDER/<name>/expected.npz for each, and the texts.
+FOLDER/<name>/encoder, its texts and expected.npz for each. Those named <name>-long get texts of 2,000 and more than
+8,000 tokens, which are cut off at 8,000.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 
 NUM_HOSTILE = 10_000
 MAX_SEQ_LENGTH = 300
+MAX_LONG = 8_000
 WORDPIECE = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 SCALES = {"modernbert": 0.05, "eurobert": 0.05, "qwen3": 0.05, "gte": 0.1, "nomic": 0.1}
@@ -331,6 +333,40 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[int], Any]]] = {
     ),
 }
 
+# Those with models for long texts, and DeBERTa, which has no last position.
+LONG = (
+    "xlm-roberta",
+    "deberta-v3",
+    "modernbert",
+    "nomic",
+    "gte",
+    "jina-v3",
+    "eurobert",
+    "qwen3",
+    "gemma3",
+    "gemma3-causal",
+)
+
+
+def for_long_texts(make_config: Callable[[int], Any]) -> Callable[[int], Any]:
+    """The same with more positions, and with fewer blocks and heads: what float32 may be off is computed 9 times."""
+
+    def make(tokens: int) -> Any:
+        short = make_config(tokens)
+        sizes = {"max_position_embeddings": MAX_LONG + 10, "num_hidden_layers": 2, "num_attention_heads": 2}
+        given = short.to_dict()
+        if given.get("num_key_value_heads") is not None:
+            is_shared = given["num_key_value_heads"] < given["num_attention_heads"]
+            sizes["num_key_value_heads"] = 1 if is_shared else 2
+        if given.get("layer_types") is not None:
+            sizes["layer_types"] = given["layer_types"][:2]
+        return type(short)(**given | sizes)
+
+    return make
+
+
+CASES |= {f"{name}-long": (CASES[name][0], for_long_texts(CASES[name][1])) for name in LONG}
+
 # Those that TensorFlow Text cannot cut.
 OTHER_WORDPIECE = ("bert-accents", "bert-japanese", "bert-added", "bert-other")
 
@@ -343,8 +379,15 @@ def texts() -> list[tuple[str, str | None]]:
     return [*((text, None) for text in singles), *pairs, ("short", " ".join(sentences[140:144]))]
 
 
+def long_texts() -> list[tuple[str, None]]:
+    """A text of about 2,000 tokens, one that is cut off, and a short one."""
+    words = " ".join(corpus()).split()
+    return [(" ".join(words[:700]), None), (" ".join(words[-9_000:]), None), ("short", None)]
+
+
 def make(name: str, folder: Path) -> None:
-    """Write an encoder, and what transformers gives for it."""
+    """Write an encoder, its texts, and what transformers gives for them."""
+    is_long = name.endswith("-long")
     torch.manual_seed(sum(map(ord, name)))
     make_tokenizer, make_config = CASES[name]
     tokenizer = make_tokenizer()
@@ -359,17 +402,23 @@ def make(name: str, folder: Path) -> None:
     model.save_pretrained(encoder)
     tokenizer.save_pretrained(encoder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(encoder)
-    model = transformers.AutoModel.from_pretrained(encoder, dtype=torch.float32, attn_implementation="eager").eval()
+    # DeBERTa has eager attention only.
+    attention = "sdpa" if is_long and not name.startswith("deberta") else "eager"
+    model = transformers.AutoModel.from_pretrained(encoder, dtype=torch.float32, attn_implementation=attention).eval()
 
     # ALBERT's tokenizer gives them only when asked.
     segments = True if getattr(model.config, "type_vocab_size", 0) > 1 else None
-    saved: dict[str, Any] = {}
-    for number, (text, pair) in enumerate(texts()):
+    max_seq_length = MAX_LONG if is_long else MAX_SEQ_LENGTH
+    saved: dict[str, Any] = {"max_seq_length": max_seq_length}
+    of_encoder = long_texts() if is_long else texts()
+    with (folder / name / "texts.jsonl").open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps({"text": text, "pair": pair}) + "\n" for text, pair in of_encoder)
+    for number, (text, pair) in enumerate(of_encoder):
         encoded = tokenizer(
             text,
             pair,
             truncation=True,
-            max_length=MAX_SEQ_LENGTH,
+            max_length=max_seq_length,
             return_tensors="pt",
             return_token_type_ids=segments,
         )
@@ -383,7 +432,7 @@ def make(name: str, folder: Path) -> None:
 
     # BERT's own WordPiece follows Google's code, with which transformers does not agree; other tests compare it.
     is_wordpiece = json.loads(Path(encoder, "tokenizer.json").read_text())["model"]["type"] == "WordPiece"
-    if not is_wordpiece or name in OTHER_WORDPIECE:
+    if not is_long and (not is_wordpiece or name in OTHER_WORDPIECE):
         saved |= tokenize_hostile(tokenizer, folder / name)
     np.savez(folder / name / "expected.npz", **saved)
     print(f"{name}: {type(model).__name__}, {type(tokenizer).__name__}, {len(tokenizer):,} tokens")
@@ -414,9 +463,6 @@ def main(output: str, *names: str) -> None:
     for name in names or CASES:
         (folder / name).mkdir(parents=True, exist_ok=True)
         make(name, folder)
-    with (folder / "texts.jsonl").open("w", encoding="utf-8") as file:
-        for text, pair in texts():
-            file.write(json.dumps({"text": text, "pair": pair}) + "\n")
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ def bounded_layers(
     token_ids: np.ndarray,
     lengths: np.ndarray,
     segment_ids: np.ndarray,
+    draws: int = DRAWS,
 ) -> tuple[list[Bounded], Bounded | None]:
     """All layers of a batch's tokens and the pooled output, by NumPy in float64, with what float32 may be off.
 
@@ -57,11 +58,12 @@ def bounded_layers(
 
     The bound of a row is 8 times its largest deviation in 8 draws, plus 8 eps times its largest value. Of a normal
     deviate the largest of 8 is below 0.6 standard deviations once in 400 cases, so 8 times that is 5 of them. With the
-    kernels of an AVX2 processor, the architectures of the tests reach 0.02 to 0.14 of the bound.
+    kernels of an AVX2 processor, the architectures of the tests reach 0.02 to 0.14 of the bound. Fewer `draws` are
+    enough for long texts: the values of a row are draws, too.
     """
     exact = _all_layers(architecture, in_float64(weights), token_ids, lengths, segment_ids)
     deviations = [np.zeros((len(values), 1)) for values in exact]
-    for seed in range(DRAWS):
+    for seed in range(draws):
         drawn = _all_layers(architecture, _drawn(weights, seed), token_ids, lengths, segment_ids)
         for deviation, values, of_exact in zip(deviations, drawn, exact, strict=True):
             np.maximum(deviation, np.abs(values - of_exact).max(axis=1, keepdims=True), out=deviation)
