@@ -193,7 +193,7 @@ class Plan:
     memory: MemoryNeed | None  # of the longest text; None on other machines, and where it is not known
     time: Duration
     dataflow: DataflowTime | None
-    is_refused: bool  # a run would refuse the output folder
+    is_refused: bool  # a run would refuse the output folder, or a text that needs more memory than there is
     problems: list[str]  # why the run will not be complete
 
     def to_json(self) -> dict[str, Any]:
@@ -242,9 +242,8 @@ def make_plan(
     encoder = job.encoder.describe()
     slow = slow_bfloat16(job.config.encoder.compute_dtype) if machines is None else None
     memory = memory_need(job, sample, left, workers) if machines is None else None
+    too_large = None if memory is None else memory.problem
     problems = find_problems(left_out, known, reasons, given.max_reject_rate, given.text_field)
-    if memory is not None and memory.problem is not None:
-        problems.append(memory.problem)
     hints = (note, vocabulary_note(encoder), slow, wrapping_hint(job, work), *job.notes, *notes_of(sample, job))
     return Plan(
         path=job.output.path,
@@ -270,8 +269,8 @@ def make_plan(
         memory=memory,
         time=duration,
         dataflow=None if machines is None else _dataflow(machines, duration.core_hours, sample.num_blocks),
-        is_refused=note is not None,
-        problems=problems,
+        is_refused=note is not None or too_large is not None,
+        problems=[*problems, *([too_large] if too_large else [])],
     )
 
 

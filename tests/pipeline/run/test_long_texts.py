@@ -51,7 +51,7 @@ def test_a_run_that_cannot_fit_is_refused_with_the_sizes(workplace, monkeypatch)
     for module in (run, plan):
         monkeypatch.setattr(module, "memory_left", lambda: 730 << 20)
     message = "encoder.max_seq_length: the longest text, 2,002 tokens, takes up to "
-    planned = workplace.plan(status=3)
+    planned = workplace.plan(status=2)
     assert f"memory    {message.removeprefix('encoder.max_seq_length: ')}" in planned.out
     assert f"problem   {message}" in planned.out
     refused = workplace.drive(status=2)
