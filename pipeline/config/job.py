@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
 import hashlib
+import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -218,12 +220,12 @@ def resolve(config: Config) -> Job:
 
 
 def pin_inputs(config: Config) -> Config:
-    """The configuration with input files of the Hub at the commits that they are at now. UsageError if there are none.
+    """The configuration with the lines of lists for their names, and files of the Hub at the commits of now.
 
-    The manifest then has these commits, and all workers read the same.
+    The manifest then has these, and all workers read the same. UsageError if there are none.
     """
     files = []
-    for path in config.input.files:
+    for path in itertools.chain.from_iterable(map(_listed, config.input.files)):
         if path.startswith("hf://") and (reason := storage.unsupported_reason(path)) is not None:
             raise UsageError(f"input.files: {path}: {reason}")
         try:
@@ -231,6 +233,22 @@ def pin_inputs(config: Config) -> Config:
         except OSError as error:
             raise UsageError(f"input.files: {path}: {storage.reason_of(error)}") from error
     return dataclasses.replace(config, input=dataclasses.replace(config.input, files=files))
+
+
+def _listed(path: str) -> list[str]:
+    """The path, or the lines of a list of paths: files, as they are written, folders and globs."""
+    if not path.startswith("@"):
+        return [path]
+    listed = [line for line in _read_lines("input.files", path[1:]) if line.strip()]
+    if not listed:
+        raise UsageError(f"input.files: {path}: has no lines; give a path in each")
+    missing = [
+        line for line in listed if storage.is_local(line) and not (os.path.lexists(line) or glob.has_magic(line))
+    ]
+    if missing:
+        what = f"{len(missing):,} of its {len(listed):,} lines name no file, such as {missing[0]!r}"
+        raise UsageError(f"input.files: {path}: {what}; one path in each line, relative to the current folder")
+    return [glob.escape(line) if os.path.isfile(line) else line for line in listed]
 
 
 def with_format(job: Job, format_: Format) -> Job:
@@ -516,8 +534,9 @@ def _identify(config: Config, job: EmbedJob) -> dict[str, Any]:
     for name in ("files", "max_missing", "max_reject_rate"):
         del settings["input"][name]
     settings["input"]["quote"] = config.input.quote_mark
-    if config.input.escape is None:  # as before there was this setting
-        del settings["input"]["escape"]
+    for name in ("escape", "shard"):
+        if settings["input"][name] is None:  # as before there was this setting
+            del settings["input"][name]
     if config.input.words == "in_text":  # the same
         del settings["input"]["words"]
     if config.input.splitter is None:

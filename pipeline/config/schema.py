@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,6 +27,14 @@ def _check_context(context: Any) -> Any:
     if context not in ("text", "record") and not (type(count) is int and count >= 1):
         raise ValueError(f"should be text, record or {{{_SENTENCES}: n}}, n sentences on each side")
     return context
+
+
+def _check_shard(shard: str | None) -> str | None:
+    """The shard as it is. ValueError if it is none: its number comes first, and is no more than their number."""
+    found = re.fullmatch(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})", "1/1" if shard is None else shard)
+    if found is None or int(found[1]) > int(found[2]):
+        raise ValueError("should be the number of a shard, from 1, and how many there are, such as 3/64")
+    return shard
 
 
 def _check_max_missing(value: Any) -> Any:
@@ -52,8 +61,13 @@ class InputConfig(RecordFormat):
         REQUIRED,
         "globs, files or folders (in a store with / at the end), one or a list, on any file system (local, gs://, "
         "s3://, az://, hdfs://) or hf://datasets/org/name@revision/..., relative to the current folder; .gz, .bz2 and "
-        ".zst are read; of a folder, the files in it with a known ending",
+        ".zst are read; of a folder, the files in it with a known ending; @list.txt stands for the lines of that file",
         min_length=1,
+    )
+    shard: Annotated[str | None, AfterValidator(_check_shard)] = setting(
+        None,
+        "3/64 reads the third of 64 shards, into which a hash of the absolute path divides the files: for 64 runs, "
+        "each into a folder of its own; null: all files",
     )
     format: Format = setting("auto", "what the files hold; auto: found from their names and first bytes")
     limit: int | None = setting(None, "records to read: the first ones, in the order of files and lines", ge=1)

@@ -206,6 +206,10 @@ class Catalog(Scratch):
         """How many files blocks are recorded of."""
         return int(next(self._run("SELECT COUNT(DISTINCT path) FROM ranges"))[0])
 
+    def has_input(self) -> bool:
+        """Whether there are input files now. A shard may have none."""
+        return bool(next(self._run("SELECT EXISTS (SELECT 1 FROM files)"))[0])
+
     def missing_and_live(self) -> list[str]:
         """Missing files whose rows stay."""
         return self._paths("SELECT DISTINCT path FROM missing JOIN live ON block = id")

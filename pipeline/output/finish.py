@@ -239,7 +239,11 @@ class RunEnd:
             compared = {"ids_compared_in": "block" if duplicates is None else "run"}
             counts[metrics.DUPLICATE_IDS] = counts[metrics.DUPLICATE_IDS] if duplicates is None else duplicates
         reasons = {} if counts.get(metrics.EMBEDDED) else count_rejects(path, catalog.paths_of_parts(layout.REJECTS))
-        problems = find_problems(left_out, counts, reasons, self.max_reject_rate, self.text_field)
+        problems = (
+            find_problems(left_out, counts, reasons, self.max_reject_rate, self.text_field)
+            if left_out or catalog.has_input()
+            else []
+        )
         described = describe_views(self.views)
         for name, view in described.items():
             view |= {key: totals.views[name][key] for key in ("rows", "bytes", "parts")}

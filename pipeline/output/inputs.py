@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import glob
+import hashlib
 import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -88,6 +89,22 @@ def _files_of_folder(path: str, failed: list[InputFile]) -> list[str]:
         what = f"{printable(path)}: {count_noun(len(others), 'file')} with other endings not read ({shown})"
         echo_warning(f"input.files: {what}; to read such files, name them or a glob")
     return [storage.join(path, name) for name in read]
+
+
+def in_shard(found: Iterable[InputFile], shard: str | None) -> list[InputFile]:
+    """The files of a shard such as 3/64; of None all. A folder that cannot be listed may have files of every shard.
+
+    The hash is of the path alone, however it was written and, on the Hub, at whatever commit: files come and go without
+    moving others.
+    """
+    number, count = map(int, (shard or "1/1").split("/"))
+    return [file for file in found if storage.is_unlisted(file) or _shard_of(file.path, count) == number]
+
+
+def _shard_of(path: str, count: int) -> int:
+    """The shard of a file, from 1 to `count`."""
+    place = storage.place_of(path, "any").encode("utf-8", "surrogateescape")
+    return int.from_bytes(hashlib.sha256(place).digest()[:8], "big") % count + 1
 
 
 def as_recorded(found: Iterable[InputFile], recorded: Collection[tuple[str, str]]) -> list[InputFile]:

@@ -16,7 +16,7 @@ import numpy as np
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.output.catalog import Catalog
 from layerbeam.pipeline.output.commits import load_damaged
-from layerbeam.pipeline.output.inputs import as_recorded, find_inputs, first_records, unlisted_files
+from layerbeam.pipeline.output.inputs import as_recorded, find_inputs, first_records, in_shard, unlisted_files
 from layerbeam.pipeline.output.manifest import load_manifest
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow import layout
@@ -100,7 +100,7 @@ def find_work(
     `find_inputs` gave.
     """
     given, output_path = job.config.input, job.output.path
-    found = find_inputs(given.files, output_path) if found is None else found
+    found = in_shard(find_inputs(given.files, output_path) if found is None else found, given.shard)
     catalog = Catalog(output_path)
     catalog.load(folders_of(job.views))
     recorded_files = catalog.versions()

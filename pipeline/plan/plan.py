@@ -243,7 +243,8 @@ def make_plan(
     slow = slow_bfloat16(job.config.encoder.compute_dtype) if machines is None else None
     memory = memory_need(job, sample, left, workers) if machines is None else None
     too_large = None if memory is None else memory.problem
-    problems = find_problems(left_out, known, reasons, given.max_reject_rate, given.text_field)
+    judged = bool(left_out or work.files)  # a shard may have no files
+    problems = find_problems(left_out, known, reasons, given.max_reject_rate, given.text_field) if judged else []
     hints = (note, vocabulary_note(encoder), slow, wrapping_hint(job, work), *job.notes, *notes_of(sample, job))
     return Plan(
         path=job.output.path,

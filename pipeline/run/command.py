@@ -42,6 +42,8 @@ def add_config(command: argparse.ArgumentParser) -> None:
     command.add_argument("config", metavar="CONFIG", help="a YAML file")
     command.add_argument("--input", metavar="GLOB", action="append", help="replaces input.files; repeatable")
     command.add_argument("--output", metavar="PATH", help="replaces output.path")
+    shards = "replaces input.shard: read the K-th of N shards of the files, which a hash of their paths divides"
+    command.add_argument("--shard", metavar="K/N", help=shards)
     add_number(command, "--limit", "replaces input.limit: read the first N records only")
     command.add_argument(
         "--set",
@@ -90,7 +92,12 @@ def load_config(options: argparse.Namespace) -> Config:
         if not equals:
             raise UsageError(f"--set {item}: is not of the form K=V, such as encoder.max_seq_length=64")
         overrides[key] = load.parse_yaml(value, f"--set {item}")
-    given = {"input.files": options.input or None, "input.limit": options.limit, "output.path": options.output}
+    given = {
+        "input.files": options.input or None,
+        "input.shard": options.shard,
+        "input.limit": options.limit,
+        "output.path": options.output,
+    }
     shortcuts = {name: value for name, value in given.items() if value is not None}
     return load.load(options.config, overrides, shortcuts=shortcuts)
 
@@ -101,10 +108,11 @@ def resolve(options: argparse.Namespace, config: Config, beam_arguments: list[st
     from layerbeam.pipeline.config.job import pin_inputs
     from layerbeam.pipeline.config.job import resolve as resolve_job
 
-    config = pin_inputs(config)
     forms = (str(view.keep_words) for view in config.views.values())
-    if any(map(is_in_store, [config.encoder.handle, config.encoder.adapter or "", *forms])):
+    lists = (path for path in config.input.files if path.startswith("@"))
+    if any(map(is_in_store, [config.encoder.handle, config.encoder.adapter or "", *forms, *lists])):
         set_up_file_systems(options, beam_arguments, configured=config.beam)
+    config = pin_inputs(config)
     job = resolve_job(config)
     from layerbeam.pipeline.remote import preflight  # it imports Beam
 

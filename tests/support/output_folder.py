@@ -96,7 +96,7 @@ class OutputFolder:
     @property
     def job(self) -> Any:
         """What `find` asks a job for."""
-        given = types.SimpleNamespace(files=self.patterns, limit=self.limit, max_missing=self.max_missing)
+        given = types.SimpleNamespace(files=self.patterns, shard=None, limit=self.limit, max_missing=self.max_missing)
         config = types.SimpleNamespace(input=given)
         return types.SimpleNamespace(
             config=config, output=self.output, records=LINES, limits=self.limits, views=self.views
