@@ -21,6 +21,16 @@ def add_output(command: argparse.ArgumentParser, what: str = "the output folder"
     command.add_argument("output", metavar="OUT", help=what)
 
 
+def add_outputs(command: argparse.ArgumentParser) -> None:
+    what = "the output folder; several, or a glob in quotes, are read as one, with a column `folder`"
+    command.add_argument("output", metavar="OUT", nargs="+", help=what)
+
+
+def one_or_all(outputs: list[str]) -> str | list[str]:
+    """The folder, or the folders, as `open_run` takes them."""
+    return outputs[0] if len(outputs) == 1 else outputs
+
+
 def add_number(command: argparse.ArgumentParser, option: str, what: str, default: int | None = None) -> None:
     command.add_argument(option, metavar="N", type=positive, default=default, help=what)
 

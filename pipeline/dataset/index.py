@@ -24,7 +24,7 @@ Item = TypeVar("Item")
 _PAGE = 512
 
 
-class _Lazy(Sequence[Item]):
+class Lazy(Sequence[Item]):
     """Items that are read when they are used."""
 
     @overload
@@ -39,7 +39,7 @@ class _Lazy(Sequence[Item]):
         raise NotImplementedError
 
 
-class Lines(_Lazy[bytes]):
+class Lines(Lazy[bytes]):
     """The lines of `parts.jsonl`, of which 8 bytes each are in memory. OSError if it cannot be read."""
 
     def __init__(self, output_path: str) -> None:
@@ -126,7 +126,7 @@ class Index:
         yield from (entries[path] for path in sorted(entries))
 
 
-class Parts(_Lazy[Part]):
+class Parts(Lazy[Part]):
     """The parts of a view in the order of its rows."""
 
     def __init__(self, index: Index, view: str, blocks: Sequence[int]) -> None:

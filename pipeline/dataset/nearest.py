@@ -12,7 +12,7 @@ import concurrent.futures
 import re
 import threading
 from collections.abc import Sequence
-from typing import Any, BinaryIO, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,9 @@ from layerbeam.transforms import storage
 from layerbeam.transforms.flow.commits import Part
 from layerbeam.transforms.hardware import cores
 from layerbeam.transforms.views.number_types import as_matrix, code_names, elements, scale_of, vector_names, zero_rows
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 Metric: TypeAlias = Literal["cosine", "dot", "l2"]
 Array: TypeAlias = npt.NDArray[Any]
@@ -122,15 +125,15 @@ def _rows_where(view: View, part: Part, where: pc.Expression) -> Array:
     if not view.file_format.is_columnar:
         return _rows(view.read(part), where)
     with view.open(part) as file:
-        return _rows(file, where)
+        return _rows(view.fragment(part, file), where, **({"schema": view.schema} if view.in_folders else {}))
 
 
-def _rows(table: pa.Table | BinaryIO, where: pc.Expression) -> Array:
-    """The numbers of the rows of a table, or of a Parquet file, for which this is true."""
+def _rows(rows: pa.Table | ds.Fragment, where: pc.Expression, **given: Any) -> Array:
+    """The numbers of the rows of a table, or of a Parquet file, for which this is true. `given`: to read it with."""
     import pyarrow.dataset as ds  # 0.2 s
 
-    source = ds.dataset(table) if isinstance(table, pa.Table) else ds.ParquetFileFormat().make_fragment(table)
-    keep = source.to_table(columns={"keep": where}, use_threads=False)["keep"]
+    source = ds.dataset(rows) if isinstance(rows, pa.Table) else rows
+    keep = source.to_table(columns={"keep": where}, use_threads=False, **given)["keep"]
     if not pa.types.is_boolean(keep.type):
         raise pa.ArrowTypeError(f"is of type {keep.type}; give a comparison")
     return np.flatnonzero(pc.fill_null(keep, False).to_numpy())

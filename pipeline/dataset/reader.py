@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
@@ -27,11 +27,17 @@ if TYPE_CHECKING:
     from layerbeam.pipeline.config.job import Job
 
 
-def open_run(path: str | os.PathLike[str], *, allow_incomplete: bool = False, allow_unfinished: bool = False) -> Run:
+def open_run(
+    path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    allow_incomplete: bool = False,
+    allow_unfinished: bool = False,
+) -> Run:
     """The run in an output folder on any Beam file system, opened for reading: `views`, `view(name)`, `manifest`.
 
     Args:
-        path: The output folder.
+        path: The output folder. Several, or a glob, are read as one run, with a column `folder` in each view: they must
+            have the same encoder, settings and views, and of shards none may be missing, unless `allow_incomplete`.
         allow_incomplete: Also open a run that ended without `_SUCCESS` because files were skipped or too many records
             were rejected (exit status 3).
         allow_unfinished: Open any run, also one that is active or was killed, with the finished blocks whose files are
@@ -41,7 +47,12 @@ def open_run(path: str | os.PathLike[str], *, allow_incomplete: bool = False, al
         FileNotFoundError: The folder holds no run.
         ValueError: The run has not ended, is incomplete or is damaged.
     """
-    path = os.fspath(path)
+    from layerbeam.pipeline.dataset.folders import is_glob, open_folders  # it imports this file
+
+    paths = [os.fspath(path)] if isinstance(path, str | os.PathLike) else [os.fspath(one) for one in path]
+    if not isinstance(path, str | os.PathLike) or is_glob(paths[0]):
+        return open_folders(paths, allow_incomplete=allow_incomplete, allow_unfinished=allow_unfinished)
+    path = paths[0]
     if allow_unfinished:
         return _unfinished_run(path)
     last = last_run(path)
@@ -104,6 +115,11 @@ class Run:
         """The names of the views."""
         return tuple(self.manifest["views"])
 
+    @property
+    def members(self) -> Mapping[str, Run]:
+        """The runs that this one is made of, by folder: this one alone, unless it is of several folders."""
+        return {self.path: self}
+
     def view(self, name: str) -> View:
         """One view. UnknownNameError (a KeyError) if no view has this name."""
         if name not in self.views:
@@ -142,14 +158,18 @@ class Run:
                 f"since: {since} is the number of a run, and a folder that was made again has one, too; give `until` "
                 "of earlier changes, such as '3-0986df41cbcb9eb9', or 0 for all rows"
             )
-        if view is None and len(self) > 1:
+        return ViewChanges(self._changing_view(view), self._index, Changes(self.path, since))
+
+    def _changing_view(self, name: str | None) -> View:
+        """The view of that name, or the only one. ValueError if its changes have no places."""
+        if name is None and len(self) > 1:
             raise ValueError(f"view is missing; {self.path} has {', '.join(self.views)}")
-        changed = self.view(self.views[0] if view is None else view)
+        changed = self.view(self.views[0] if name is None else name)
         if changed.level == "word_type":
             raise ValueError(
                 f"view {changed.name} of {self.path} has a row per distinct word of the run; read all rows"
             )
-        return ViewChanges(changed, self._index, Changes(self.path, since))
+        return changed
 
     def summary(self) -> RunSummary:
         """What `layerbeam show` prints: state, counts, rejects by reason, and `notes` for readers of the vectors."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from layerbeam.pipeline.dataset.reader import Run
-from layerbeam.pipeline.dataset.view import View
+from layerbeam.pipeline.dataset.view import FOLDER, View
 from layerbeam.transforms.flow.commits import Commit, printable
 
 # The columns file, line and sentence of a row.
@@ -42,6 +42,16 @@ def blocks_with(run: Run, lines: Iterable[tuple[str, int]]) -> Iterator[Commit]:
 def text_views(run: Run) -> list[View]:
     """The views whose rows have a text and its place."""
     return [view for view in map(run.view, run) if view.level == "text" and view.has_places]
+
+
+def texts_of(run: Run, view: View, rows: Sequence[Mapping[str, Any]]) -> list[RowText | None]:
+    """The text of each row of a view, if it can be read; each is looked for in its own folder."""
+    found: dict[tuple[str, Place], RowText] = {}
+    folders = [row[FOLDER] if view.in_folders else run.path for row in rows]
+    for folder in dict.fromkeys(folders):
+        places = [place_of(row) for row, of_row in zip(rows, folders, strict=True) if of_row == folder]
+        found |= {(folder, place): text for place, text in texts_at(run.members[folder], places).items()}
+    return [found.get((folder, place_of(row))) for folder, row in zip(folders, rows, strict=True)]
 
 
 def texts_at(run: Run, places: Iterable[Place]) -> dict[Place, RowText]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -221,6 +222,42 @@ def summarize(output_path: str, blocks: Blocks | None = None) -> RunSummary:
         pair_field=attempt["identity"]["input"]["pair_field"],
         unit=attempt["identity"]["input"]["unit"],
         remedies=frequent_remedies(rejects, counts.get(metrics.RECORDS, 0), attempt["identity"]["input"]["text_field"]),
+    )
+
+
+def join_summaries(summaries: Sequence[RunSummary], problems: Sequence[str]) -> RunSummary:
+    """The summary of runs of equal settings together, without what the last attempts did; `problems`: in addition."""
+    first, inputs = summaries[0], [summary.inputs for summary in summaries]
+    left = [summary for summary in summaries if summary.state != "complete"]
+    states = sorted((summary.state for summary in left), key=lambda state: state not in UNFINISHED.values())
+    rejects = Counter[str]()
+    for summary in summaries:
+        rejects.update(summary.rejects)
+    views = {name: dict(view) for name, view in first.views.items()}
+    for name, view in views.items():
+        view |= {key: sum(one.views[name][key] for one in summaries) for key in ("rows", "bytes", "parts")}
+    sums = {name: sum(of_run[name] for of_run in inputs) for name in ("bytes", "text_bytes_done")}
+    unknown = any(of_run["files"] is None for of_run in inputs)
+    return dataclasses.replace(
+        first,
+        state=states[0] if states else "incomplete" if problems else "complete",
+        problems=[
+            *problems,
+            *(f"{one.path}: {problem}" for one in left for problem in (one.problems or [one.state])),
+        ],
+        inputs={
+            "files": None if unknown else sum(of_run["files"] for of_run in inputs),
+            "compressed": any(of_run["compressed"] for of_run in inputs),
+            **sums,
+        },
+        counts=metrics.total(summary.counts for summary in summaries),
+        ids_compared_in="run" if all(summary.ids_compared_in == "run" for summary in summaries) else "block",
+        rejects=dict(rejects.most_common()),
+        views=views,
+        last_start={"model_notes": first.last_start.get("model_notes", ())},
+        remedies=list(dict.fromkeys(remedy for summary in summaries for remedy in summary.remedies)),
+        sums_bytes=metrics.total(summary.sums_bytes for summary in summaries),
+        made_with=metrics.total(summary.made_with for summary in summaries),
     )
 
 

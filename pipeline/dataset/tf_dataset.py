@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from layerbeam.pipeline.dataset.view import View
 
 # Equal in all rows of a text, as are `id` and the kept fields, the only columns that may be null.
-_TEXT_COLUMNS = ("file", "line", "sentence", "text")
+_TEXT_COLUMNS = ("folder", "file", "line", "sentence", "text")
 
 
 def make_dataset(view: View, names: Sequence[str], *, by_text: bool) -> tf.data.Dataset:

@@ -30,7 +30,7 @@ from layerbeam.transforms.flow.commits import Part
 from layerbeam.transforms.parts import PART_FORMATS
 from layerbeam.transforms.parts.part_format import PartFormat
 from layerbeam.transforms.views.columns import splits_by_text
-from layerbeam.transforms.views.number_types import NUMBER_TYPES, NumberType, as_arrays
+from layerbeam.transforms.views.number_types import NUMBER_TYPES, NumberType, Rows, as_arrays
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,6 +49,13 @@ _BATCH_ROWS = 4096
 FILES_AT_ONCE = 8
 _NAMED_VECTORS = 4  # of a view, in a line
 _REWRITE = "run the configuration again to rewrite it"
+# The column of the rows of several output folders that says which one a row is from.
+FOLDER = "folder"
+
+
+def plain_folder(path: str) -> str:
+    """The path of an output folder as the column `folder` has it: no `/` at its end, and of a local one no `./`."""
+    return os.path.normpath(path) if storage.is_local(path) and ".." not in path.split("/") else path.rstrip("/")
 
 
 class UnknownNameError(KeyError):
@@ -66,7 +73,8 @@ class View:
     Every method that reads raises UnknownNameError for a column that does not exist, FileNotFoundError for a missing
     part, ValueError or OSError for a damaged part. The `to_...` methods and `iter_batches` raise ValueError for formats
     other than Parquet. `path`: the output folder; `entry`: the view's entry in the manifest or an attempt's record;
-    `parts`: read from the index when they are used; `is_stored`: columns are read as they are stored.
+    `parts`: read from the index when they are used; `is_stored`: columns are read as they are stored; `in_folders`: the
+    parts are in several output folders below `path`, and a column `folder` says in which.
 
     Vectors of `dtype: int8` are read as float32, codes times scale. With `codes=True` they are read as they are stored:
     int8, next to a float32 column `<vector>_scale`.
@@ -77,6 +85,7 @@ class View:
     entry: Mapping[str, Any]
     parts: Sequence[Part]
     is_stored: bool = dataclasses.field(default=False, kw_only=True)
+    in_folders: bool = dataclasses.field(default=False, kw_only=True)
 
     @property
     def stored(self) -> View:
@@ -146,7 +155,38 @@ class View:
     @cached_property
     def schema(self) -> pa.Schema:
         """Columns and types, as they are read. Only `id` and kept fields may be null."""
-        return self._number_type.loaded_schema(self._stored_schema)
+        return self._with_folder(self._number_type.loaded_schema(self._stored_schema))
+
+    def _with_folder(self, columns: pa.Schema) -> pa.Schema:
+        return columns.insert(0, pa.field(FOLDER, pa.string(), nullable=False)) if self.in_folders else columns
+
+    def folder_of(self, part: Part) -> str:
+        """The output folder that a part is in."""
+        return plain_folder(storage.join(self.path, part.path).rsplit("/", 2)[0]) if self.in_folders else self.path
+
+    def _load(self, rows: Rows, part: Part, names: Sequence[str] | None) -> Rows:
+        """Rows of a part as they are read: with the numbers that codes stand for, and the folder. `names` None: all."""
+        rows = self._number_type.load(rows)
+        if not self.in_folders or FOLDER not in (names or [FOLDER]):
+            return rows
+        columns = {name: rows[name] for name in rows.schema.names}
+        columns[FOLDER] = pa.repeat(pa.scalar(self.folder_of(part), pa.string()), rows.num_rows)
+        fields = {field.name: field for field in self._with_folder(rows.schema)}
+        return type(rows).from_pydict(
+            {name: columns[name] for name in names or fields}, pa.schema([fields[name] for name in names or fields])
+        )
+
+    def _stored_names(self, names: Sequence[str]) -> list[str]:
+        """The columns of the files that are needed for these. Without one, nobody would know the number of rows."""
+        in_files = [name for name in names if name != FOLDER or not self.in_folders]
+        return self._number_type.stored_names(in_files or self._stored_schema.names[:1], self._stored_schema)
+
+    def fragment(self, part: Part, file: Any, system: Any = None) -> ds.Fragment:
+        """The file of a part for `pyarrow.dataset`, which knows the folder."""
+        import pyarrow.dataset as ds  # 0.2 s
+
+        is_there = {"partition_expression": ds.field(FOLDER) == self.folder_of(part)} if self.in_folders else {}
+        return ds.ParquetFileFormat().make_fragment(file, system, **is_there)
 
     @cached_property
     def _stored_schema(self) -> pa.Schema:
@@ -181,16 +221,16 @@ class View:
         `columns` None: all that the file holds, which may not be the view's (extract_features.py's lines hold few).
         """
         names = None if columns is None else self._known(columns)
-        number_type = self._number_type
-        stored = None if names is None else number_type.stored_names(names, self._stored_schema)
+        stored = None if names is None else self._stored_names(names)
         with self.open(part) as file:
             if self.format == "parquet":
-                return number_type.load(_read_parquet(pq.ParquetFile(file), stored, rows))
+                return self._load(_read_parquet(pq.ParquetFile(file), stored, rows), part, names)
             pieces = self.file_format.read(file, storage.join(self.path, part.path), self._stored_schema, stored)
             if rows is not None:
                 pieces = _until(pieces, int(rows.max(initial=-1)))
             # Selected piece by piece, so that not all vectors of the part are in memory together.
-            selected = [number_type.load(piece if stored is None else piece.select(stored)) for piece in pieces]
+            chosen = (piece if stored is None else piece.select(stored) for piece in pieces)
+            selected = [self._load(piece, part, names) for piece in chosen]
         table = pa.concat_tables(selected or [self.empty(self._known(columns))])
         return table if rows is None else table.take(pa.array(rows))
 
@@ -243,14 +283,14 @@ class View:
             return self.stored.iter_batches(columns, batch_rows=batch_rows)
         if batch_rows < 1:
             raise ValueError(f"batch_rows is {batch_rows}; allowed: 1 or more")
-        number_type = self._number_type
-        stored = number_type.stored_names(self.checked_columns(columns), self._stored_schema)
+        names = self.checked_columns(columns)
+        stored = self._stored_names(names)
 
         def batches() -> Iterator[pa.RecordBatch]:
             for part in self.parts:
                 with self.open(part) as file:
                     for batch in pq.ParquetFile(file).iter_batches(batch_rows, columns=stored):
-                        yield number_type.load(batch.select(stored))
+                        yield self._load(batch.select(stored), part, names)
 
         return batches()
 
@@ -299,14 +339,15 @@ class View:
         from pyarrow.fs import LocalFileSystem
 
         self.checked_columns(None)
-        files, disk = ds.ParquetFileFormat(), LocalFileSystem()
+        disk = LocalFileSystem()
         fragments = [
-            files.make_fragment(os.path.abspath(path), disk)
+            self.fragment(part, os.path.abspath(path), disk)
             if storage.is_local(path)
-            else files.make_fragment(storage.open_arrow(path))
-            for path in self.paths
+            else self.fragment(part, storage.open_arrow(path))
+            for part, path in zip(self.parts, self.paths, strict=True)
         ]
-        return ds.FileSystemDataset(fragments, self._stored_schema, files, disk)
+        columns = self._with_folder(self._stored_schema)
+        return ds.FileSystemDataset(fragments, columns, ds.ParquetFileFormat(), disk)
 
     def to_pandas(self, columns: Sequence[str] | None = None, *, codes: bool = False) -> pd.DataFrame:
         """All rows as a pandas DataFrame, of these columns or of all; a vector is a NumPy array [W].

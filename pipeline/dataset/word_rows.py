@@ -31,7 +31,7 @@ class WordRows:
 
     def __init__(self, run: Run, word: str) -> None:
         self._run = run
-        self._comparison = load_comparison(run.path, run.manifest["encoder"])
+        self._comparison = load_comparison(next(iter(run.members)), run.manifest["encoder"])
         self._key = self._comparison.key(word)
         self._known: dict[str, bool] = {}
         self.lacks_texts = False
@@ -118,7 +118,7 @@ class PartTexts:
 
 def same_words(run: Run, view: View) -> Callable[[str], pa.Array]:
     """What gives the spellings in a view of words that count as a word. The view's words are read once, if at all."""
-    comparison = load_comparison(run.path, run.manifest["encoder"])
+    comparison = load_comparison(next(iter(run.members)), run.manifest["encoder"])
 
     @functools.cache
     def spellings() -> dict[str, list[str]]:

@@ -8,10 +8,11 @@ from layerbeam.pipeline.commands.arguments import (
     STORE_OPTIONS,
     add_json,
     add_number,
-    add_output,
+    add_outputs,
     add_seed,
     add_trust,
     add_verbose,
+    one_or_all,
     text,
 )
 from layerbeam.pipeline.commands.file_systems import set_up_stores
@@ -26,7 +27,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.epilog = (
         f"Exit status: 0 done; 1 failed, or a word does not occur (the page is written); 2 wrong usage. {STORE_OPTIONS}"
     )
-    add_output(command)
+    add_outputs(command)
     command.add_argument("--word", metavar="W", action="append", default=[], help="show it in every layer; repeatable")
     command.add_argument(
         "--text",
@@ -44,18 +45,20 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     add_number(command, "--sample", "rows to sample from each view; default: 20,000", default=20_000)
     add_seed(command)
-    command.add_argument("--to", metavar="FILE", help="write to FILE instead of OUT/report.html")
+    command.add_argument(
+        "--to", metavar="FILE", help="write to FILE instead of OUT/report.html; of several folders needed"
+    )
     add_trust(command)
     add_json(command, "print the page's figures as JSON")
     add_verbose(command, quiet="print only errors")
 
 
 def execute(options: argparse.Namespace, beam_arguments: list[str]) -> int:
-    set_up_stores(options, beam_arguments, options.output, *([options.to] if options.to else []))
+    set_up_stores(options, beam_arguments, *options.output, *([options.to] if options.to else []))
     from layerbeam.pipeline.report.page import print_report_result, write_report
 
     result = write_report(
-        options.output,
+        one_or_all(options.output),
         words=options.word,
         texts=options.text,
         color_by=options.color_by,

@@ -156,7 +156,10 @@ def sample_views(run: Run, sample_rows: int, seed: int) -> list[SampledView]:
     """The views with rows, but not those over the whole corpus."""
     settings = run.manifest["identity"]["views"]
     return [
-        SampledView(view.path, name, view.entry, view.parts, settings[name]["keep_words"] is None, sample_rows, seed)
+        SampledView(
+            *(view.path, name, view.entry, view.parts, settings[name]["keep_words"] is None, sample_rows, seed),
+            in_folders=view.in_folders,
+        )
         for name in run
         if (view := run[name]).num_rows and not is_aggregated(view.level)
     ]

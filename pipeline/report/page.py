@@ -63,7 +63,7 @@ class ReportResult:
 
 
 def write_report(
-    output_path: str,
+    output: str | Sequence[str],
     *,
     words: Sequence[str],
     texts: Sequence[str],
@@ -73,20 +73,22 @@ def write_report(
     to: str | None,
     trust: bool = False,
 ) -> ReportResult:
-    """Write the page of an output folder, finished or not, to `to` or to `report.html` in the folder.
+    """Write the page of an output folder, finished or not, or of several, to `to` or to `report.html` in the folder.
 
     `trust`: as for `Run.job`. Raises UsageError if there is no run, no such column, a text that cannot be encoded,
     or the extra `report` is not installed.
     """
     _check_extra()
-    run = open_run(output_path, allow_unfinished=True)
+    run = open_run(output, allow_unfinished=True)
+    if to is None and run.path not in run.members:
+        raise UsageError("--to is missing: name the file for the page of several folders")
     views, words, texts = sample_views(run, sample, seed), tuple(dict.fromkeys(words)), tuple(dict.fromkeys(texts))
     context = ReportContext(run, views, words, texts, color_by, sample, seed, trust)
     sections.check_color_by(context)
     computed = {(id_, title): compute(context) for id_, title, compute in _SECTIONS}
     page = _render(context, computed).encode("utf-8")
-    path = storage.join(output_path, REPORT) if to is None else to
-    _write(path, page, output_path if to is None else None)
+    path = storage.join(run.path, REPORT) if to is None else to
+    _write(path, page, run.path if to is None else None)
     return ReportResult(path, len(page), sample, seed, computed)
 
 

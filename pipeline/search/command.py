@@ -7,9 +7,10 @@ import argparse
 from layerbeam.pipeline.commands.arguments import (
     STORE_OPTIONS,
     add_json,
-    add_output,
+    add_outputs,
     add_trust,
     add_verbose,
+    one_or_all,
     positive,
     text,
 )
@@ -22,7 +23,7 @@ HELP = "find the rows of a finished run nearest to a text, or to a row of the ru
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = "Compare a text, or a row of the run, with all rows of a view, and print the nearest: exact."
     command.epilog = f"Exit status: 0 done; 1 failed; 2 wrong usage, such as no finished run. {STORE_OPTIONS}"
-    add_output(command)
+    add_outputs(command)
     encodes = "search for a text, in a view of texts or records; encodes it with the encoder and settings of the run"
     command.add_argument("--text", metavar="T", type=text, action="append", default=[], help=f"{encodes}; repeatable")
     command.add_argument(
@@ -62,11 +63,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace, beam_arguments: list[str]) -> int:
     if options.text:
         announce_loading()
-    set_up_stores(options, beam_arguments, options.output)
+    set_up_stores(options, beam_arguments, *options.output)
     from layerbeam.pipeline.search.search import print_search, search
 
     result = search(
-        options.output,
+        one_or_all(options.output),
         texts=options.text,
         like=options.like,
         view=options.view,

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from layerbeam.pipeline.console import count_noun, plain_console
 from layerbeam.pipeline.dataset.nearest import OWN_COLUMNS, Metric, check_where
 from layerbeam.pipeline.dataset.reader import Run, open_run
-from layerbeam.pipeline.dataset.row_texts import RowText, blocks_with, location, place_of, texts_at
+from layerbeam.pipeline.dataset.row_texts import blocks_with, location, texts_of
 from layerbeam.pipeline.dataset.view import UnknownNameError, View
 from layerbeam.pipeline.dataset.word_rows import LACKS_TEXTS, WordRows, same_words
 from layerbeam.pipeline.errors import UsageError, did_you_mean
@@ -28,7 +28,7 @@ _LINE = re.compile(r"(?<=.):(\d+)(?=:.|\Z)", re.DOTALL)
 _WORDS = ("token", "word")
 _TEXTS = ("text", "record")
 # What tells a row from all others of its view.
-_KEY = ("file", "line", "sentence", "token_index", "word_index")
+_KEY = ("folder", "file", "line", "sentence", "token_index", "word_index")
 _NAMED = 30
 # Characters that are printed on each side of the word, or of a text twice as many.
 _CONTEXT = 80
@@ -71,7 +71,7 @@ class SearchResult:
 
 
 def search(
-    output_path: str,
+    output: str | Sequence[str],
     *,
     texts: Sequence[str],
     like: Sequence[str],
@@ -91,7 +91,7 @@ def search(
     """
     if not (texts or like):
         raise UsageError("what to search for is missing: give --text, or --like")
-    run = open_run(output_path, allow_incomplete=True)
+    run = open_run(output, allow_incomplete=True)
     searched = _view(run, view, of_texts=bool(texts))
     try:
         column = searched.vector_column(int(layer) if layer is not None and layer.isdecimal() else layer)
@@ -172,7 +172,11 @@ def _like(run: Run, view: View, column: str, given: str) -> tuple[npt.NDArray[An
         places = [place for place in places if place[0] in known][-1:] or places
     file, line, which = places[0]
     place = file, line
-    part = next((block.parts[view.name] for block in blocks_with(run, [place]) if view.name in block.parts), None)
+    parts = [block.parts[view.name] for block in blocks_with(run, [place]) if view.name in block.parts]
+    if len(parts) > 1:
+        folders = ", ".join(map(view.folder_of, parts))
+        raise UsageError(f"--like {given}: {file} is in several folders, {folders}; search one of them for it first")
+    part = parts[0] if parts else None
     columns = [name for name in view.other_columns if name not in OWN_COLUMNS]
     in_line = np.zeros(0, np.int64)
     if part is not None:
@@ -239,11 +243,10 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _add_texts(run: Run, view: View, rows: Sequence[Any]) -> None:
     """Add to each row its `text`, or None, and in views of words the `span` of the word, or None."""
-    known: Mapping[Any, RowText] = {}
-    if "text" not in view.schema.names:
-        known = texts_at(run, map(place_of, rows))
-    for row in rows:
-        text, start = (row["text"], None) if "text" in row else known.get(place_of(row), (None, None))
+    has_texts = "text" in view.schema.names
+    known = [None] * len(rows) if has_texts else texts_of(run, view, rows)
+    for row, found in zip(rows, known, strict=True):
+        text, start = (row["text"], None) if "text" in row else found or (None, None)
         row["text"] = text
         if view.level in _WORDS:
             row["span"] = None if text is None else _span(row, view.level, text, start)
@@ -273,7 +276,7 @@ def print_search(result: SearchResult) -> None:
         of_several = f", the first of {query.matches}" if query.matches > 1 else ""
         console.print(f"\n{query.given.get('text') or query.given['like']}{of_several}")
         lines = [*(("query", row) for row in query.rows[:1]), *((f"{row['score']:.4f}", row) for row in nearest)]
-        places = [location(row).replace("\N{NO-BREAK SPACE}", " ") for _, row in lines]
+        places = [_place(result.view, row) for _, row in lines]
         width = max(map(len, places), default=0)
         for (score, row), place in zip(lines, places, strict=True):
             console.print(f"{score:>9}  {place:{width}}  {_shown(result.view.level, row)}".rstrip())
@@ -283,6 +286,11 @@ def print_search(result: SearchResult) -> None:
     if lacking:
         rows = count_noun(lacking, "row")
         console.print(f"\n{rows} without a text: no view has it, and the input file is missing or has changed")
+
+
+def _place(view: View, row: Mapping[str, Any]) -> str:
+    """Where a row is from, on one line."""
+    return (f"{row['folder']}: " if view.in_folders else "") + location(row).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def _shown(level: str, row: Mapping[str, Any]) -> str:

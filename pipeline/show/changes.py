@@ -12,8 +12,8 @@ from layerbeam.pipeline.output.changes import Change, Changes
 _PRINTED = 20
 
 
-def print_changes(changes: Changes) -> None:
-    """Print how many lines came, went and moved, and which: the first of them."""
+def print_changes(changes: Changes, folder: str | None = None) -> None:
+    """Print how many lines came, went and moved, and which: the first of them. `folder`: of several."""
     lines, shown, left = Counter[str](), list[Change](), 0
     for change in _joined(changes.of()):
         lines[change.kind] += change.num_lines
@@ -24,17 +24,20 @@ def print_changes(changes: Changes) -> None:
     totals = ", ".join(f"{lines[kind]:,} {kind}" for kind in ("came", "went", "moved") if lines[kind])
     console = plain_console(soft_wrap=True)
     until, since = (str(position).partition("-")[0] for position in (changes.until, changes.since))
-    console.print(f"run {until} since run {since}: {f'lines: {totals}' if totals else 'no row changed'}")
+    console.print(
+        f"{f'{folder}: ' if folder else ''}run {until} since run {since}: "
+        f"{f'lines: {totals}' if totals else 'no row changed'}"
+    )
     for change in shown:
         console.print(f"{change.kind:6}  {_describe(change)}  ({', '.join(change.views)})")
     if left:
         console.print(f"and {left:,} more: --json prints all")
 
 
-def print_changes_json(changes: Changes) -> None:
-    """Print one JSON object for each change."""
+def print_changes_json(changes: Changes, folder: str | None = None) -> None:
+    """Print one JSON object for each change. `folder`: of several."""
     for change in changes.of():
-        print(json.dumps(change.to_json()))
+        print(json.dumps(({} if folder is None else {"folder": folder}) | change.to_json()))
 
 
 def _joined(changes: Iterable[Change]) -> Iterator[Change]:

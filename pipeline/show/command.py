@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import glob
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from layerbeam.pipeline.commands.arguments import STORE_OPTIONS, add_json, add_output, add_verbose, natural
+from layerbeam.pipeline.commands.arguments import STORE_OPTIONS, add_json, add_outputs, add_verbose, natural, one_or_all
 from layerbeam.pipeline.commands.file_systems import set_up_stores
 from layerbeam.pipeline.commands.results import BUSY, DONE, INCOMPLETE, print_result, tolerate_closed_pipe
 from layerbeam.pipeline.console import echo_error
@@ -21,7 +22,7 @@ HELP = "show what an output folder holds, of a finished or unfinished run"
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.epilog = STORE_OPTIONS
-    add_output(command)
+    add_outputs(command)
     command.add_argument(
         "--changes",
         nargs="?",
@@ -41,20 +42,27 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace, beam_arguments: list[str]) -> int:
-    set_up_stores(options, beam_arguments, options.output)
+    set_up_stores(options, beam_arguments, *options.output)
+    outputs = options.output
+    if len(outputs) > 1 or glob.has_magic(outputs[0]):
+        from layerbeam.pipeline.dataset.folders import find_folders
+
+        outputs = find_folders(outputs)
     if options.changes is not None:
-        _print_changes(options.output, None if options.changes < 0 else options.changes, as_json=options.json)
+        since = None if options.changes < 0 else options.changes
+        for output in outputs:
+            _print_changes(output, since, as_json=options.json, in_folder=len(outputs) > 1)
         return DONE
-    summary = print_summary(options, options.output, rows=True)
+    summary = print_summary(options, one_or_all(outputs), rows=True)
     if not options.check or summary.state == "complete":
         return DONE
     from layerbeam.pipeline.output.attempts import seems_active
 
-    return BUSY if seems_active(options.output) else INCOMPLETE
+    return BUSY if any(map(seems_active, outputs)) else INCOMPLETE
 
 
-def _print_changes(output_path: str, since: int | None, *, as_json: bool) -> None:
-    """Print what changed in the rows since the end of a run."""
+def _print_changes(output_path: str, since: int | None, *, as_json: bool, in_folder: bool) -> None:
+    """Print what changed in the rows since the end of a run. `in_folder`: name the folder, too."""
     from layerbeam.pipeline.dataset.summary import last_attempt
     from layerbeam.pipeline.output.changes import Changes
     from layerbeam.pipeline.show.changes import print_changes, print_changes_json
@@ -62,22 +70,28 @@ def _print_changes(output_path: str, since: int | None, *, as_json: bool) -> Non
     last_attempt(output_path)  # OutputError if the folder has no run
     changes = Changes(output_path, since)
     with tolerate_closed_pipe():
-        (print_changes_json if as_json else print_changes)(changes)
+        (print_changes_json if as_json else print_changes)(changes, output_path if in_folder else None)
 
 
 def print_summary(
     options: argparse.Namespace,
-    output_path: str,
+    output: str | Sequence[str],
     *,
     rows: bool = False,
     speed: bool = True,
     documents: Mapping[str, Sequence[str]] | None = None,
 ) -> RunSummary:
-    """Print what an output folder holds, or only its problems. `speed`: also how fast its last run was."""
+    """Print what an output folder holds, or several, or only problems. `speed`: also how fast its last run was."""
     from layerbeam.pipeline.dataset.summary import summarize
     from layerbeam.pipeline.show import summary as printers
 
-    summary = dataclasses.replace(summarize(output_path), documents=documents)
+    if isinstance(output, str):
+        summary = summarize(output)
+    else:
+        from layerbeam.pipeline.dataset.reader import open_run
+
+        summary = open_run(output, allow_unfinished=True).summary()
+    summary = dataclasses.replace(summary, documents=documents)
     shown: list[Callable[[Any], None]] = [functools.partial(printers.print_summary, speed=speed)]
     shown += [printers.print_rows] if rows else []
     print_result(options, summary, *([_print_problems] if options.quiet else [*shown, printers.print_next]))

@@ -90,7 +90,8 @@ def test_handle_without_encoder(workplace):
     assert (done.status, done.out) == (2, "")
     assert done.err.startswith("layerbeam: nowhere: there is no such folder (absolute: ")
     for command in ("encoder", "show", "verify"):
-        assert workplace._call(command, "x", "more", status=2).err == "layerbeam: more: unexpected argument\n"
+        if command != "show":  # which takes several folders
+            assert workplace._call(command, "x", "more", status=2).err == "layerbeam: more: unexpected argument\n"
         error = workplace._call(command, "x", "--fast", status=2).err
         assert error.startswith("layerbeam: --fast: neither layerbeam nor Beam has such an option")
 
