@@ -10,7 +10,19 @@ from typing import Any, NoReturn
 from layerbeam.pipeline.errors import UsageError, did_you_mean
 
 # Each is the module `command` of its room: HELP, `add_arguments(command)`, `execute(options, beam_arguments)`.
-COMMANDS = ("run", "plan", "show", "verify", "report", "search", "publish", "encoder", "extract-features", "init")
+COMMANDS = (
+    "run",
+    "plan",
+    "show",
+    "verify",
+    "report",
+    "search",
+    "export",
+    "publish",
+    "encoder",
+    "extract-features",
+    "init",
+)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -30,7 +30,7 @@ from layerbeam.pipeline.output.manifest import InputEntry
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow import metrics
 from layerbeam.transforms.flow.commits import Commit, Part
-from layerbeam.transforms.flow.layout import MANIFEST, RUNS
+from layerbeam.transforms.flow.layout import MANIFEST, RUNS, output_folder_of
 
 _NAMED = 10  # shards that are missing
 
@@ -259,7 +259,7 @@ class _JoinedIndex(Index):
         return _JoinedParts([(prefix, index.parts(view)) for prefix, index in self._indexes.items()])
 
     def block_of(self, part: Part) -> Commit | None:
-        prefix = part.path.rsplit("/", 2)[0]
+        prefix = output_folder_of(part.path)
         found = self._indexes[prefix].block_of(part)
         return None if found is None else _moved_commit(prefix, found)
 

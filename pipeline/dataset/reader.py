@@ -129,12 +129,13 @@ class Run:
             )
         return View(self.path, name, self.manifest["views"][name], self._index.parts(name))
 
-    def blocks(self) -> Iterator[Commit]:
+    def blocks(self, *, with_tables: bool = False) -> Iterator[Commit]:
         """The blocks in the order of the rows, read as they are used: `name`, `files`, `counts`, `parts`.
 
         `files`: what a block holds of which input files. `parts` is by view; `rejects` has the rejected records.
+        `with_tables`: also the parts of tables of word types, which have no files.
         """
-        return (commit for commit in self._index if commit.files)
+        return (commit for commit in self._index if commit.files or with_tables)
 
     def rejects(self, block: Commit) -> list[Rejected]:
         """The rejected records of a block, without those damaged on disk. OSError if they cannot be read."""

@@ -26,6 +26,7 @@ from layerbeam.pipeline.dataset import tf_dataset
 from layerbeam.pipeline.errors import did_you_mean
 from layerbeam.pipeline.output.manifest import LIST, view_schema
 from layerbeam.transforms import storage
+from layerbeam.transforms.flow import layout
 from layerbeam.transforms.flow.commits import Part
 from layerbeam.transforms.parts import PART_FORMATS
 from layerbeam.transforms.parts.part_format import PartFormat
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from layerbeam.pipeline.dataset.batches import Batches
-    from layerbeam.pipeline.dataset.export import ArrayFormat
+    from layerbeam.pipeline.dataset.export import ExportFormat
     from layerbeam.pipeline.dataset.nearest import Metric
     from layerbeam.pipeline.dataset.torch_dataset import TorchBatches
 
@@ -162,7 +163,9 @@ class View:
 
     def folder_of(self, part: Part) -> str:
         """The output folder that a part is in."""
-        return plain_folder(storage.join(self.path, part.path).rsplit("/", 2)[0]) if self.in_folders else self.path
+        return (
+            plain_folder(layout.output_folder_of(storage.join(self.path, part.path))) if self.in_folders else self.path
+        )
 
     def _load(self, rows: Rows, part: Part, names: Sequence[str] | None) -> Rows:
         """Rows of a part as they are read: with the numbers that codes stand for, and the folder. `names` None: all."""
@@ -452,30 +455,35 @@ class View:
         folder: str,
         *,
         columns: Sequence[str] | None = None,
-        format: ArrayFormat = "npy",
+        format: ExportFormat = "npy",
         shards: int = 1,
         codes: bool = False,
+        overwrite: bool = False,
     ) -> Path:
-        """Write columns as arrays into a new folder, in the order of the rows, of any file format; path of the index.
+        """Write columns into a new folder, in the order of the rows, of any file format; path of the index.
 
-        `index.json` names the files, and is written last. Memory is for one part.
+        `index.json`, of Parquet `_index.json`, names the files, and is written last. Memory is for one part, and of
+        Parquet for a row group.
 
         Args:
             folder: A local folder, new or empty.
-            columns: Vectors and numbers; None: all vectors. With `codes=True` also `<vector>_scale`.
-            format: `npy`: a file for each column and shard; `safetensors`: a file for each shard.
+            columns: None: all of Parquet, else all vectors. Arrays hold vectors and numbers. With `codes=True` also
+                `<vector>_scale`.
+            format: `npy`: a file for each column and shard; `safetensors`, `parquet`: a file for each shard.
             shards: The rows are divided evenly into as many.
             codes: Vectors of `dtype: int8` as codes, not as float32.
+            overwrite: Replace what an earlier export wrote there.
 
         Raises:
-            ValueError: An argument is wrong, a column holds no numbers or has null.
+            ValueError: An argument is wrong, or a column of an array holds no numbers or has null.
             FileExistsError: The folder is not empty.
         """
         from layerbeam.pipeline.dataset.export import export
 
         view = self.stored if codes else self
-        stored = self._number_type.stored_names(self.vectors, self._stored_schema) if codes else self.vectors
-        return export(view, folder, view._known(stored if columns is None else columns), format, shards)
+        vectors = self._number_type.stored_names(self.vectors, self._stored_schema) if codes else self.vectors
+        names = vectors if columns is None and format != "parquet" else columns
+        return export(view, folder, view._known(names), format, shards, overwrite=overwrite)
 
     def nearest(
         self,

@@ -48,6 +48,9 @@ ROWS, PART_ROWS = "rows:{}", "part_rows:{}"  # of a view, and in the parts of it
 VECTORS = "vectors:{}"  # of a vector column in these parts
 
 _STANDARD_ERRORS = 2.0
+# What the Hub takes in a folder, and the size of parts that is proposed where there would be more.
+MANY_FILES = 10_000
+_PART_BYTES = 128 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -352,6 +355,33 @@ def notes_of(sample: Estimate, job: Job) -> list[str]:
     counts = sample.sample_counts()
     lines = token_notes(counts, count_words(counts, job.run_identity["identity"]["views"]))
     return [f"in the texts that were read: {line}" for line in lines]
+
+
+def files_note(expected: Estimate, job: Job, work: PendingWork) -> str | None:
+    """What is said of views with more files than the Hub takes in a folder; None if there are none.
+
+    Of a folder that has rows the size of blocks cannot change any more.
+    """
+    kept, new = work.catalog.num_live_blocks() if work.texts_done else 0, expected.num_blocks
+    of_blocks = [view for view in expected.views if not view.aggregates]
+    files = {view.name: kept + min(new, round(expected.rows(view).value)) for view in of_blocks}
+    most = max(files.values(), default=0)
+    if most <= MANY_FILES:
+        return None
+    names = ", ".join(name for name, number in files.items() if number > MANY_FILES)
+    note = (
+        f"{names}: about {count_text(most)} files, one for each block: good for edits, slow to open for Spark, DuckDB "
+        f"and BigQuery, and Hugging Face's Hub takes {MANY_FILES:,} in a folder; `layerbeam export` makes few of them"
+    )
+    if work.texts_done:
+        return note
+    if job.config.output.target_part_bytes is not None:
+        return f"{note}; a larger output.target_part_bytes or input.slice_bytes makes fewer from the start"
+    fewer = max(
+        expected.sum(TEXT_BYTES) / job.config.input.slice_bytes,
+        *(size / _PART_BYTES for size in expected.view_bytes.values()),
+    )
+    return f"{note}; output.target_part_bytes: {_PART_BYTES} makes about {count_text(math.ceil(fewer))} from the start"
 
 
 def num_changed(work: PendingWork) -> int:

@@ -206,6 +206,10 @@ class Catalog(Scratch):
         """How many files blocks are recorded of."""
         return int(next(self._run("SELECT COUNT(DISTINCT path) FROM ranges"))[0])
 
+    def num_live_blocks(self) -> int:
+        """How many blocks have rows that stay."""
+        return int(next(self._run("SELECT COUNT(*) FROM live"))[0])
+
     def has_input(self) -> bool:
         """Whether there are input files now. A shard may have none."""
         return bool(next(self._run("SELECT EXISTS (SELECT 1 FROM files)"))[0])

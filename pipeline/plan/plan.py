@@ -26,6 +26,7 @@ from layerbeam.pipeline.forecast.estimate import (
     Estimate,
     Statistic,
     estimate,
+    files_note,
     free_bytes,
     notes_of,
     num_changed,
@@ -246,6 +247,7 @@ def make_plan(
     judged = bool(left_out or work.files)  # a shard may have no files
     problems = find_problems(left_out, known, reasons, given.max_reject_rate, given.text_field) if judged else []
     hints = (note, vocabulary_note(encoder), slow, wrapping_hint(job, work), *job.notes, *notes_of(sample, job))
+    hints += (files_note(sample, job, work),)
     return Plan(
         path=job.output.path,
         encoder=encoder,

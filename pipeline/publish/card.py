@@ -18,7 +18,15 @@ from layerbeam.transforms.views.view import COLUMNS
 
 # A card without this line is somebody's own, and is not rewritten.
 MARK = "<!-- Written by `layerbeam publish`, which rewrites it. Remove this line to keep a text of your own. -->"
+# A view with more files has folders for them: the Hub takes 10,000 in one.
+MOST_FILES = 5000
+_NAMED = 10  # input files
 _MEANINGS = {column.name: column.meaning for column in COLUMNS}
+
+
+def digits_of_folders(view: View) -> int:
+    """How many digits of the SHA-256 of its files name the folders that a published view has; 0: it has none."""
+    return next(digits for digits in range(16) if len(view.parts) <= MOST_FILES * 16**digits)
 
 
 def render_card(run: Run, repository: str | None) -> str:
@@ -31,8 +39,9 @@ def render_card(run: Run, repository: str | None) -> str:
     with_rows = [view for view in views if len(view)]
     of_format = {format_: [view for view in with_rows if view.format == format_] for format_ in ("parquet", "jsonl")}
     loaded = of_format["parquet"] or of_format["jsonl"]
-    configs = [{"config_name": view.name, "data_files": f"{view.name}/*{_suffix(view)}"} for view in loaded]
+    configs = [{"config_name": view.name, "data_files": f"{view.name}/{_files(view)}"} for view in loaded]
     front = yaml.safe_dump({"tags": ["embeddings", "layerbeam"], "configs": configs}, sort_keys=False, width=1000)
+    inputs = run.manifest["settings"]["input"]["files"]
     made_by = f"layerbeam {version}".strip()
     records = count_noun(run.manifest["counts"].get(metrics.EMBEDDED, 0), "record")
     lines = [
@@ -42,7 +51,7 @@ def render_card(run: Run, repository: str | None) -> str:
         "| | |\n|---|---|",
         f"| encoder | `{encoder['handle']}`{commit}; its licence: {_licence(encoder['handle'])} |",
         *([f"| adapter | `{encoder['adapter']}` |"] if encoder.get("adapter") else []),
-        f"| input | {', '.join(f'`{path}`' for path in run.manifest['settings']['input']['files'])} |",
+        f"| input | {', '.join(f'`{path}`' for path in inputs[:_NAMED])}{', ...' if len(inputs) > _NAMED else ''} |",
         f"| fingerprint | `{run.manifest['fingerprint']}`: encoder and settings, all of which `manifest.json` has |",
     ]
     for view in views:
@@ -84,9 +93,11 @@ def _describe(view: View) -> list[str]:
     return lines
 
 
-def _suffix(view: View) -> str:
+def _files(view: View) -> str:
+    """The glob of its files."""
     suffix = PART_FORMATS[view.format].suffix
-    return f"{suffix}.gz" if any(path.endswith(".gz") for path in view.paths[:1]) else suffix
+    gzipped = ".gz" if any(part.path.endswith(".gz") for part in view.parts[:1]) else ""
+    return f"{'*/' if digits_of_folders(view) else ''}*{suffix}{gzipped}"
 
 
 def _licence(handle: str) -> str:

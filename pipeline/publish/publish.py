@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import os
 import re
+import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,14 +14,17 @@ from layerbeam.pipeline.console import count_noun, echo, size_text
 from layerbeam.pipeline.dataset.reader import Run, open_run
 from layerbeam.pipeline.errors import UsageError
 from layerbeam.pipeline.output.lock import only_writer
-from layerbeam.pipeline.publish.card import MARK, render_card
+from layerbeam.pipeline.publish.card import MARK, digits_of_folders, render_card
 from layerbeam.transforms import storage
 from layerbeam.transforms.flow import layout
+from layerbeam.transforms.flow.commits import Part
 from layerbeam.transforms.storage.hf_store import HfStore, explain
 
 _NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 # Of one commit: the Hub takes long for more. What is committed stays, if a later one fails.
 _FILES_AT_ONCE = 200
+# A file of which the index has no hash.
+_UNKNOWN = Part("", 0, 0, "")
 # What a reader needs next to the files of the views; committed last.
 _HEADS = (layout.PARTS, layout.MANIFEST, layout.SUCCESS, layout.CARD)
 
@@ -71,7 +75,8 @@ def publish(output_path: str, repository: str | None, *, public: bool = False) -
         if repository is None:
             return Published(output_path, card, None, 0, 0, 0)
         try:
-            return _upload(run, card, repository, public=public)
+            with tempfile.TemporaryDirectory() as folder:
+                return _upload(run, card, repository, folder, public=public)
         except OSError as error:
             reason = f"{repository}: {storage.reason_of(error)}; run the same command again to resume"
             if error.errno == errno.EACCES:
@@ -91,13 +96,18 @@ def _write_card(run: Run, repository: str | None) -> str:
     return path
 
 
-def _upload(run: Run, card: str, repository: str, *, public: bool) -> Published:
+def _upload(run: Run, card: str, repository: str, folder: str, *, public: bool) -> Published:
+    """Make the Hub have the files. `folder`: for the index, if it is another one there."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
     api: Any = HfApi()
     given = {"repo_id": repository, "repo_type": "dataset"}
     root = f"hf://datasets/{repository}/"
     files = _files_of(run)
+    here = {name: os.path.join(run.path, file.path) for name, file in files.items()}
+    here |= {name: os.path.join(run.path, name) for name in _HEADS}
+    if any(map(digits_of_folders, map(run.view, run))):
+        here[layout.PARTS] = _write_index(run, os.path.join(folder, layout.PARTS))
     with explain(api.endpoint, repository, "main", repository):
         api.create_repo(**given, private=not public, exist_ok=True)
         is_private = api.repo_info(**given, revision="main").private
@@ -105,16 +115,16 @@ def _upload(run: Run, card: str, repository: str, *, public: bool) -> Published:
     if not (public or is_private):
         raise UsageError(f"{repository}: is public already; give --public, or another name")
     old = sorted(name for name in there.keys() - files.keys() if name.split("/")[0] in run.views and "/" in name)
-    new = [name for name, sha256 in files.items() if sha256 is None or there.get(name) != sha256]
-    size = size_text(sum(os.path.getsize(os.path.join(run.path, name)) for name in (*new, *_HEADS)))
+    new = [name for name, file in files.items() if not file.sha256 or there.get(name) != file.sha256]
+    size = size_text(sum(os.path.getsize(here[name]) for name in (*new, *_HEADS)))
     count = f"{len(new) + len(_HEADS):,} of {count_noun(len(files) + len(_HEADS), 'file')}"
     echo(f"to publish: {count}, {size}")
     *before, last = list(storage.in_batches(new, _FILES_AT_ONCE)) or [[]]
     for batch in (*before, [*last, *_HEADS]):
-        operations: list[Any] = [CommitOperationAdd(name, os.path.join(run.path, name)) for name in batch]
+        operations: list[Any] = [CommitOperationAdd(name, here[name]) for name in batch]
         for operation in operations:
-            listed = files.get(operation.path_in_repo)
-            if listed is not None and operation.upload_info.sha256.hex() != listed:
+            listed = files.get(operation.path_in_repo, _UNKNOWN).sha256
+            if listed and operation.upload_info.sha256.hex() != listed:
                 raise UsageError(
                     f"{run.path}: {operation.path_in_repo} has other bytes than the index lists; run `layerbeam verify "
                     "--checksums`, then its configuration again, which repairs it"
@@ -127,13 +137,33 @@ def _upload(run: Run, card: str, repository: str, *, public: bool) -> Published:
     return Published(run.path, card, address, len(files) + len(_HEADS), len(new) + len(_HEADS), len(old))
 
 
-def _files_of(run: Run) -> Mapping[str, str | None]:
-    """The files of all views, with their SHA-256; with None the normalizer, and the file of a view without rows."""
-    has_normalizer = os.path.exists(os.path.join(run.path, layout.NORMALIZER))
-    files: dict[str, str | None] = {layout.NORMALIZER: None} if has_normalizer else {}
-    for name in run:
-        files |= {part.path: part.sha256 for part in run.view(name).parts}
-        if not run.view(name).parts:
-            empty = storage.file_names(os.path.join(run.path, name), f"{layout.EMPTY}.")
-            files |= dict.fromkeys(f"{name}/{file}" for file in empty)
-    return files
+def _files_of(run: Run) -> Mapping[str, Part]:
+    """The files of all views by their names on the Hub; the normalizer, and that of no rows, without a SHA-256."""
+    names = [layout.NORMALIZER] if os.path.exists(os.path.join(run.path, layout.NORMALIZER)) else []
+    files: dict[str, Part] = {}
+    for view in map(run.view, run):
+        digits = digits_of_folders(view)
+        files |= {_name_there(part, digits): part for part in view.parts}
+        if not view.parts:
+            empty = storage.file_names(os.path.join(run.path, view.name), f"{layout.EMPTY}.")
+            names += [f"{view.name}/{file}" for file in empty]
+    return {name: dataclasses.replace(_UNKNOWN, path=name) for name in names} | files
+
+
+def _name_there(part: Part, digits: int) -> str:
+    """The name of a part on the Hub, in a folder for those whose SHA-256 begins with the same digits."""
+    folder, _, name = part.path.rpartition("/")
+    return f"{folder}/sha256.{part.sha256[:digits]}/{name}" if digits else part.path
+
+
+def _write_index(run: Run, path: str) -> str:
+    """Write the index with the names on the Hub; returns its path."""
+    digits = {name: digits_of_folders(run.view(name)) for name in run}
+    with open(path, "wb") as file:
+        for block in run.blocks(with_tables=True):
+            parts = {
+                name: dataclasses.replace(part, path=_name_there(part, digits.get(name, 0)))
+                for name, part in block.parts.items()
+            }
+            file.write(dataclasses.replace(block, parts=parts).to_line() + b"\n")
+    return path

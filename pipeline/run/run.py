@@ -22,6 +22,7 @@ from layerbeam.pipeline.forecast.estimate import (
     changed_text,
     describe,
     estimate,
+    files_note,
     free_bytes,
     notes_of,
     num_changed,
@@ -125,8 +126,9 @@ class RunJob:
         if hint is not None:
             echo_warning(f"input: {hint}")
         expected = estimate(self.job, work)
-        for line in (*self.job.notes, *notes_of(expected, self.job)):
-            echo_timed(line)
+        for line in (*self.job.notes, *notes_of(expected, self.job), files_note(expected, self.job, work)):
+            if line is not None:
+                echo_timed(line)
         if work.texts_done:
             done = f"{count_noun(work.texts_done, 'text')} already embedded"
             echo_timed(f"resuming: {done}; the estimates below cover the rest")

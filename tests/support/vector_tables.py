@@ -54,4 +54,6 @@ def random_vectors(seed: int, count: int, width: int = WIDTH) -> np.ndarray:
 def written(path: Path, sizes: Sequence[int], **settings: Any) -> ReadView:
     """A view with the rows `random_vectors(1, sum(sizes))` in parts of these sizes. `line` is the number of a row."""
     texts = a_view(**settings)
-    return write_run(path, texts, in_parts(texts, random_vectors(1, sum(sizes)), sizes)).view("texts")
+    return write_run(path, texts, in_parts(texts, random_vectors(1, sum(sizes), texts.hidden_size), sizes)).view(
+        "texts"
+    )

@@ -32,6 +32,9 @@ WORD_TYPES = "word_types"
 # 77,000 files have with a probability of one half.
 _HASH_DIGITS = 16
 
+# Of a view with very many files, where it is published: a folder for those whose SHA-256 begins so. No view has a dot.
+SUBFOLDER = r"sha256\.[0-9a-f]{1,2}"
+
 # The name of any part of a view, without suffix: see `part_name`, or of the part without rows.
 PART_NAME = rf"(?:.+-[0-9a-f]{{{_HASH_DIGITS}}}-\d{{12}}-[0-9a-f]{{{_HASH_DIGITS}}}|{EMPTY})"
 
@@ -74,10 +77,21 @@ def part_name(block: str, sha256: str) -> str:
 def is_part_path(path: str) -> bool:
     """Whether a path from a file that anybody may have written names a file in the folder of a view.
 
-    >>> [is_part_path(path) for path in ("t/x.parquet", "_word_types/t/x.parquet", "t/../x", "/etc/passwd")]
-    [True, True, False, False]
+    >>> [is_part_path(path) for path in ("t/x.parquet", "_word_types/t/x.parquet", "t/../x", "/etc/passwd", "a/b/c")]
+    [True, True, False, False, False]
+    >>> is_part_path("t/sha256.0f/x.parquet")
+    True
     """
-    return bool(re.fullmatch(rf"(?:{WORD_SUMS}/)?[^/]+/[^/]+", path)) and ".." not in path.split("/")
+    return bool(re.fullmatch(rf"(?:{WORD_SUMS}/)?[^/]+/(?:{SUBFOLDER}/)?[^/]+", path)) and ".." not in path.split("/")
+
+
+def output_folder_of(part: str) -> str:
+    """The output folder of a part of a view, from the part's whole path.
+
+    >>> output_folder_of("out/1/tokens/x.parquet"), output_folder_of("out/1/tokens/sha256.0f/x.parquet")
+    ('out/1', 'out/1')
+    """
+    return re.sub(rf"/?[^/]+(?:/{SUBFOLDER})?/[^/]+$", "", part)
 
 
 def block_of(part: str) -> str:

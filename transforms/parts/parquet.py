@@ -33,16 +33,7 @@ class ParquetFormat(PartFormat):
     def write(self, view: ViewSpec, columns: pa.Schema, tables: Iterable[pa.Table], file: Any, output: Output) -> None:
         metadata = {b"layerbeam.view": view.name.encode(), **(columns.metadata or {})}
         vectors = vector_names(columns)
-        # Plain, a code takes the 4 bytes of Parquet's smallest integer.
-        codes = [_leaf(columns.field(name)) for name in code_names(columns)]
-        with pq.ParquetWriter(
-            file,
-            columns.with_metadata(metadata),
-            compression="zstd" if view.compress else "none",
-            compression_level=_ZSTD_LEVEL if view.compress else None,
-            use_dictionary=[*(field.name for field in columns if pa.types.is_string(field.type)), *codes],
-            write_statistics=[name for name in columns.names if name not in vectors],
-        ) as writer:
+        with open_writer(file, columns.with_metadata(metadata), compress=view.compress) as writer:
             for table in tables:
                 num_bytes = sum(as_matrix(chunk).nbytes for name in vectors for chunk in table[name].chunks)
                 row_group_size = max(ROW_GROUP_BYTES * table.num_rows // max(num_bytes, 1), 1)
@@ -53,6 +44,21 @@ class ParquetFormat(PartFormat):
         parquet = pq.ParquetFile(file)
         for number in range(parquet.num_row_groups):
             yield parquet.read_row_group(number, names)
+
+
+def open_writer(file: Any, columns: pa.Schema, *, compress: bool = True) -> pq.ParquetWriter:
+    """What writes tables with these columns to a file, with statistics of all but vectors."""
+    vectors = vector_names(columns)
+    # Plain, a code takes the 4 bytes of Parquet's smallest integer.
+    codes = [_leaf(columns.field(name)) for name in code_names(columns)]
+    return pq.ParquetWriter(
+        file,
+        columns,
+        compression="zstd" if compress else "none",
+        compression_level=_ZSTD_LEVEL if compress else None,
+        use_dictionary=[*(field.name for field in columns if pa.types.is_string(field.type)), *codes],
+        write_statistics=[name for name in columns.names if name not in vectors],
+    )
 
 
 def _leaf(vectors: pa.Field) -> str:

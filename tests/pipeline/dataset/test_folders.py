@@ -26,8 +26,9 @@ VIEWS = {
     "records": {"level": "record", "layers": [2], "format": "tfrecord"},
     "lists": {"level": "text", "layers": [2], "pooling": "none", "dtype": "float16"},
 }
-LINES = [line for line in random_lines(60) if line.strip()]
-CORPUS = {f"{number}.txt": "\n".join(LINES[4 * number :][:4]) for number in range(8)}
+LINES = [line for line in random_lines(120) if line.strip()]
+# The shards depend on the path of a test's folder: of so many files each has some.
+CORPUS = {f"{number}.txt": "\n".join(LINES[2 * number :][:2]) for number in range(48)}
 SHARDS = 3
 
 
@@ -176,7 +177,7 @@ def test_facts_of_all_folders(shards):
     summary, of_whole = run.summary(), whole.summary()
     assert (summary.state, summary.counts["embedded"]) == ("complete", of_whole.counts["embedded"])
     assert summary.views["texts"]["rows"] == of_whole.views["texts"]["rows"]
-    assert summary.inputs["files"] == 8
+    assert summary.inputs["files"] == 48
     assert sorted(entry["path"] for entry in run.inputs()) == [entry["path"] for entry in whole.inputs()]
     assert run.check_files() == []
     blocks = list(run.blocks())
@@ -357,8 +358,8 @@ def test_a_place_in_two_folders(workplace, tmp_path):
 def test_show_and_report_of_all_folders(shards, workplace):
     done = workplace._call("show", *shards, status=0)
     assert "out: complete" in done.out
-    assert "input     8 files" in done.out
-    assert json.loads(workplace._call("show", "out/*", "--json", status=0).out)["views"]["texts"]["rows"] == 32
+    assert "input     48 files" in done.out
+    assert json.loads(workplace._call("show", "out/*", "--json", status=0).out)["views"]["texts"]["rows"] == 96
     assert workplace._call("show", "out/*", "--check", status=0)
     Path("out/2/_SUCCESS").unlink()
     assert workplace._call("show", "out/*", "--check", status=3)

@@ -22,6 +22,7 @@ import yaml
 import zstandard
 from adversarial_corpus import configuration, snapshot, write_corpus
 
+import layerbeam
 from layerbeam.pipeline.config import load
 from layerbeam.pipeline.config.job import Job, resolve
 from layerbeam.pipeline.errors import UsageError
@@ -485,3 +486,27 @@ def test_a_text_that_just_fits_is_not_truncated():
         Truncation(64, longer=0.8, tokens_lost=round((2 * 2 + 36 + 38) / 388, 6)),
         Truncation(100, longer=0.2, tokens_lost=round(2 / 388, 6)),
     ]
+
+
+def test_very_many_files_are_announced(workplace, monkeypatch):
+    """By `plan` and by `run`, before the first block, with what makes fewer."""
+    from layerbeam.pipeline.forecast import estimate
+
+    lines = [f"the river number {number} and the bank" for number in range(40)]
+    views = {"texts": {"level": "text", "layers": [-1]}, "types": {"level": "word_type", "layers": [1]}}
+    workplace.prepare("\n".join(lines), views=views, input={"slice_bytes": 200})
+    assert not [hint for hint in planned(workplace)["hints"] if "files" in hint]
+    monkeypatch.setattr(estimate, "MANY_FILES", 3)
+    (hint,) = (hint for hint in planned(workplace)["hints"] if "files" in hint)
+    assert re.match(
+        r"texts: about \d+ files, one for each block: good for edits, slow to open for Spark, DuckDB and", hint
+    )
+    assert "Hugging Face's Hub takes 3 in a folder; `layerbeam export` makes few of them" in hint
+    assert hint.endswith("output.target_part_bytes: 134217728 makes about 7 from the start")  # of 200 bytes of text
+    (given,) = (h for h in planned(workplace, "--set", "output.target_part_bytes=2000")["hints"] if "files" in h)
+    assert given.endswith("a larger output.target_part_bytes or input.slice_bytes makes fewer from the start")
+    done = workplace.drive(arithmetic=True)
+    assert hint in done.err
+    assert len(layerbeam.open_run("out")["texts"].parts) > 3
+    workplace.write("corpus/b.txt", "one more line\n")
+    assert workplace.drive(arithmetic=True).err.count("`layerbeam export` makes few of them\n") == 1

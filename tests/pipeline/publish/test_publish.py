@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 import layerbeam
+from layerbeam.pipeline.dataset.view import View
+from layerbeam.pipeline.publish import card
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # of huggingface_hub's uploads
 
@@ -115,9 +117,9 @@ def test_the_card_has_configurations_of_one_format(workplace, formats, configs):
     views = {name: {"level": "text", "layers": [2], "format": format_} for name, format_ in formats.items()}
     workplace.finished(CORPUS, views=views)
     workplace._call("publish", "out", status=0)
-    card = (workplace.folder / "out" / "README.md").read_text()
-    assert front_of(card)["configs"] == configs
-    assert ("load_dataset(" in card) == bool(configs)
+    text = (workplace.folder / "out" / "README.md").read_text()
+    assert front_of(text)["configs"] == configs
+    assert ("load_dataset(" in text) == bool(configs)
 
 
 @pytest.mark.parametrize("fault", ["reset", 503, 429])
@@ -231,3 +233,52 @@ def test_the_licence_in_the_folder_of_the_encoder(tmp_path):
     for front, licence in fronts.items():
         (tmp_path / "README.md").write_text(f"---\n{front}---\n# Encoder\n")
         assert _licence(str(tmp_path)) == licence
+
+
+def test_a_view_of_very_many_files_has_folders(workplace, hub, monkeypatch, tmp_path):
+    """The Hub takes 10,000 files in a folder; which one a file is in depends on its bytes alone."""
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    monkeypatch.setattr(card, "MOST_FILES", 5)
+    lines = [f"the river number {number} and the bank" for number in range(40)]
+    views = {"tokens": VIEWS["tokens"], "texts": VIEWS["texts"], "types": {"level": "word_type", "layers": [1]}}
+    workplace.prepare("\n".join(lines), views=views, input={"slice_bytes": 200})
+    workplace.drive(arithmetic=True)
+    whole = layerbeam.open_run("out")
+    assert len(whole["tokens"].parts) > 5 * 1 > len(whole["types"].parts)
+    workplace._call("publish", "out", "org/out", status=0)
+    there = published(hub)
+    parts = whole["tokens"].parts
+    expected = {f"tokens/sha256.{part.sha256[0]}/{part.path.split('/')[1]}" for part in parts}
+    assert {name for name in there if name.startswith("tokens/")} == expected
+    assert {name for name in there if name.startswith("types/")} == {part.path for part in whole["types"].parts}
+    configs = {one["config_name"]: one["data_files"] for one in front_of(there["README.md"])["configs"]}
+    assert configs == {"tokens": "tokens/*/*.parquet", "texts": "texts/*/*.parquet", "types": "types/*.parquet"}
+    assert set(fnmatch.filter(there, configs["tokens"])) == expected
+
+    for name, data in there.items():
+        (tmp_path / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "copy" / name).write_bytes(data)
+    for place in (str(tmp_path / "copy"), "hf://datasets/org/out"):
+        run = layerbeam.open_run(place)
+        assert [run.check_part(part) for part in run["tokens"].parts] == [None] * len(parts)
+        for name in views:
+            assert run[name].to_arrow() == whole[name].to_arrow()
+        assert run.block_of(run["tokens"].parts[3]).name == whole.block_of(parts[3]).name
+    both = layerbeam.open_run([str(tmp_path / "copy"), "out"])
+    assert both["tokens"].to_arrow(["folder"])["folder"].unique().to_pylist() == [str(tmp_path / "copy"), "out"]
+
+    workplace.write("corpus/a.txt", "\n".join([*lines[:-1], "an edited line"]))
+    workplace.drive(arithmetic=True)
+    hub.calls.clear()
+    done = workplace._call("publish", "out", "org/out", "--json", status=0)
+    assert 0 < sum(call.startswith("PUT") for call in hub.calls) < 8
+    assert '"deleted": 0' not in done.out
+    assert (
+        layerbeam.open_run("hf://datasets/org/out")["texts"].to_arrow() == layerbeam.open_run("out")["texts"].to_arrow()
+    )
+
+
+@pytest.mark.parametrize(("files", "digits"), [(0, 0), (5000, 0), (5001, 1), (80_000, 1), (80_001, 2), (1_280_001, 3)])
+def test_folders_have_at_most_five_thousand_files(files, digits):
+    view = View("out", "texts", {}, range(files))
+    assert card.digits_of_folders(view) == digits

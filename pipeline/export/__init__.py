@@ -1,0 +1,1 @@
+"""`layerbeam export`: a view in few large files, for other programs."""
