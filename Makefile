@@ -115,7 +115,7 @@ $(VENV)/installed-readers: $(VENV)/installed
 test-readers: $(VENV)/installed-readers #- read every view with PySpark and datasets, keep indexes and tables up to date (needs Java 17; downloads 640 MB once)
 	$(BIN)/python -c 'import datasets, deltalake, faiss, lancedb, pyiceberg, pyspark, usearch'
 	$(PYTEST) tests/test_search_index.py tests/test_tables.py
-	$(PYTEST) tests/test_readme.py tests/pipeline/run/test_foreign_readers.py -k 'PySpark or Hugging or pyspark or datasets'
+	$(PYTEST) tests/test_readme.py tests/pipeline/run/test_foreign_readers.py -k 'PySpark or Hugging or pyspark or datasets or lance'
 
 $(VENV)/installed-gcp: $(VENV)/installed
 	$(INSTALL) $(VENV) --constraint $(CONSTRAINTS) --editable '.[gcp,aws]'

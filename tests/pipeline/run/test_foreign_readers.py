@@ -155,3 +155,91 @@ def test_all_readers_give_the_rows_of_a_folder_in_one_order(tmp_path):
     assert files != sorted(files), "the order of the paths is another one"
     of_file = [[(row["line"], row["token_index"]) for row in rows if row["file"] == file] for file in files]
     assert of_file == list(map(sorted, of_file))
+
+
+# --- exported views: the table in docs/export.md ---
+
+EXPORTED = ("tokens", "tokens_16", "tokens_8", "records", "types")
+
+
+@pytest.fixture(scope="module")
+def exports(output: Path) -> Path:
+    """Some of the views, each in three files."""
+    folder = output.parent / "exports"
+    for view in EXPORTED:
+        arguments = ["--view", view, "--to", str(folder / view), "--files", "3", "--codes"]
+        assert main(["export", str(output), *arguments], version="test") == 0
+    return folder
+
+
+@pytest.mark.parametrize("view", EXPORTED)
+def test_pandas_polars_and_duckdb_of_exports(exports, output, view):
+    """The types that each makes of the vectors, and their values in the order of the view."""
+    column, _ = expected(output, view)
+    run = layerbeam.open_run(output)[view]
+    width, dtype = run.width, str(run.entry["dtype"])
+    check(np.stack(pd.read_parquet(exports / view)[column]), output, view)
+
+    with_polars = pl.read_parquet(f"{exports}/{view}/*.parquet")
+    of_polars = {"float32": pl.Float32, "float16": pl.Float16, "int8": pl.Int8}[dtype]
+    assert with_polars.schema[column] == pl.Array(of_polars, width)
+    check(with_polars[column].to_numpy(), output, view)
+
+    files = f"'{exports}/{view}/*.parquet'"
+    of_duckdb = {"float32": "FLOAT", "float16": "FLOAT", "int8": "TINYINT"}[dtype]
+    (plain,) = duckdb.sql(f"SELECT DISTINCT typeof({column}) FROM {files}").fetchone()
+    assert plain == f"{of_duckdb}[]"
+    cast = duckdb.sql(f"SELECT {column}::{of_duckdb}[{width}] AS vector FROM {files}")
+    assert str(cast.types[0]) == f"{of_duckdb}[{width}]"
+    check(np.array([row[0] for row in cast.fetchall()], np.float32), output, view)
+
+
+def test_duckdb_skips_row_groups_of_exports(exports):
+    """By the statistics of the keys."""
+    (metadata,) = duckdb.sql(
+        f"SELECT count(stats_min) FROM parquet_metadata('{exports}/tokens/*.parquet') WHERE path_in_schema = 'line'"
+    ).fetchone()
+    assert metadata == 3
+
+
+@pytest.mark.parametrize("view", [view for view in EXPORTED if not view.endswith("_16")])
+def test_pyspark_of_exports(exports, output, view, spark):
+    column, _ = expected(output, view)
+    run = layerbeam.open_run(output)[view]
+    rows = spark.read.parquet(str(exports / view))
+    element = {"float32": "float", "int8": "tinyint"}[str(run.entry["dtype"])]
+    assert dict(rows.dtypes)[column] == f"array<{element}>"
+    assert rows.count() == len(run)
+    found = np.array([row[0] for row in rows.select(column).collect()], np.float32)
+    wanted = expected(output, view)[1].astype(np.float32)
+    np.testing.assert_array_equal(found[np.lexsort(found.T)], wanted[np.lexsort(wanted.T)])  # files in any order
+
+
+def test_pyspark_refuses_float16_of_exports(exports, output, spark):
+    with pytest.raises(Exception, match="FLOAT16"):
+        spark.read.parquet(str(exports / "tokens_16")).count()
+
+
+@pytest.mark.parametrize("view", EXPORTED)
+def test_lance_of_exports(exports, output, view, tmp_path):
+    lancedb = pytest.importorskip("lancedb", reason="lancedb is not installed: make test-readers")
+    column, _ = expected(output, view)
+    run = layerbeam.open_run(output)[view]
+    table = lancedb.connect(tmp_path).create_table(view, ds.dataset(exports / view).to_table())
+    type_ = table.schema.field(column).type
+    assert (str(type_.value_type), type_.list_size) == (
+        {"float32": "float", "float16": "halffloat", "int8": "int8"}[str(run.entry["dtype"])],
+        run.width,
+    )
+    check(vectors(table.to_arrow(), column), output, view)
+
+
+@pytest.mark.parametrize("view", EXPORTED)
+def test_datasets_of_exports(exports, output, view, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    pytest.importorskip("datasets", reason="datasets is not installed: make test-readers")
+    from datasets import load_dataset
+
+    column, _ = expected(output, view)
+    rows = load_dataset(str(exports / view), split="train", cache_dir=str(tmp_path))
+    check(np.array(rows.with_format("numpy")[:][column]), output, view)
