@@ -239,7 +239,7 @@ def _listed(path: str) -> list[str]:
     """The path, or the lines of a list of paths: files, as they are written, folders and globs."""
     if not path.startswith("@"):
         return [path]
-    listed = [line for line in _read_lines("input.files", path[1:]) if line.strip()]
+    listed = [line for line in _read_lines("input.files", os.path.expanduser(path[1:])) if line.strip()]
     if not listed:
         raise UsageError(f"input.files: {path}: has no lines; give a path in each")
     missing = [

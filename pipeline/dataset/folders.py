@@ -48,6 +48,9 @@ def find_folders(paths: Iterable[str]) -> list[str]:
         if is_glob(path):
             records = storage.find_files([storage.join(path, RUNS, "*.json")])
             manifests = storage.find_files([storage.join(path, MANIFEST)])  # a copy may have no records
+            for file in (*records, *manifests):
+                if file.problem:
+                    raise OutputError(f"{file.path}: {file.problem}")
             found = {file.path.rsplit("/", 2)[0] for file in records} | {os.path.dirname(f.path) for f in manifests}
             if not found:
                 raise NoRunError(f"{path}: matches no folder with a layerbeam run")
