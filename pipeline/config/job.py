@@ -45,6 +45,7 @@ from layerbeam.transforms.settings import (
     RecordFormat,
     SequenceSettings,
     element_of,
+    find_secret,
 )
 from layerbeam.transforms.splitters import SplitterError, open_splitter
 from layerbeam.transforms.views.columns import row_bytes
@@ -242,6 +243,8 @@ def _listed(path: str) -> list[str]:
     listed = [line for line in _read_lines("input.files", os.path.expanduser(path[1:])) if line.strip()]
     if not listed:
         raise UsageError(f"input.files: {path}: has no lines; give a path in each")
+    for mistake in filter(None, map(find_secret, listed)):
+        raise UsageError(f"input.files: {path}: {mistake}")
     missing = [
         line for line in listed if storage.is_local(line) and not (os.path.lexists(line) or glob.has_magic(line))
     ]

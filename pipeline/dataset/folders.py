@@ -81,7 +81,7 @@ def open_folders(paths: Iterable[str], *, allow_incomplete: bool, allow_unfinish
         _check_same(runs[0], run)
     missing = _missing_shards(runs)
     if missing and not (allow_incomplete or allow_unfinished):
-        raise OutputError(f"{missing}; name their folders too, or read the others with allow_incomplete=True")
+        raise OutputError(f"{missing}; name their folders too, or read the others in Python with allow_incomplete=True")
     return _join(runs, [missing] if missing else [])
 
 

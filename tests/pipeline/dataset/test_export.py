@@ -22,6 +22,7 @@ from vector_tables import random_vectors, written
 
 import layerbeam
 from layerbeam.pipeline.cli.main import main
+from layerbeam.pipeline.dataset import export
 from layerbeam.pipeline.dataset.view import UnknownNameError
 from layerbeam.transforms.parts.parquet import ROW_GROUP_BYTES
 
@@ -174,9 +175,10 @@ def test_parquet_files_of_codes_and_of_some_columns(tmp_path):
     assert few.equals(view.to_arrow(["party", "layer_2"]))
 
 
-def test_row_groups_can_be_skipped(tmp_path):
+def test_row_groups_can_be_skipped(tmp_path, monkeypatch):
     """Their size does not depend on the parts, and their statistics are those of the keys."""
-    width, sizes = 1024, (9000, 1, 3000, 9000)
+    width, sizes, group_bytes = 256, (900, 1, 300, 900), 1 << 18
+    monkeypatch.setattr(export, "ROW_GROUP_BYTES", group_bytes)
     view = written(tmp_path / "out", sizes, hidden_size=width)
     view.export(str(tmp_path / "big"), format="parquet", shards=2, columns=["file", "line", "year", "layer_2"])
     total, before = 0, -1
@@ -192,8 +194,8 @@ def test_row_groups_can_be_skipped(tmp_path):
             assert (columns["file"].statistics.min, vector.statistics) == ("a.txt", None)
             assert vector.compression == "ZSTD"
             size = group.num_rows * width * 4
-            assert size <= ROW_GROUP_BYTES
-            assert size > 0.9 * ROW_GROUP_BYTES or number == footer.num_row_groups - 1
+            assert size <= group_bytes
+            assert size > 0.9 * group_bytes or number == footer.num_row_groups - 1
             total += group.num_rows
     assert total == sum(sizes)
 
@@ -244,6 +246,7 @@ def test_a_failed_export_leaves_nothing_new(tmp_path, format_):
     assert {path.name: path.read_bytes() for path in target.iterdir()} == before
 
 
+@pytest.mark.slow
 def test_a_killed_export_leaves_no_file_in_place(tmp_path):
     """Its folder of unfinished files is hidden from readers, and the next one with `overwrite` removes it."""
     written(tmp_path / "out", (20_000, 20_000), hidden_size=512)
@@ -261,6 +264,7 @@ def test_a_killed_export_leaves_no_file_in_place(tmp_path):
     read_parquet(view.export(str(target), format="parquet", shards=2, overwrite=True))
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_rows(tmp_path):
     """A view of 330 MB in parts of 2 MB, with row groups of 32 MiB."""
     written(tmp_path / "out", [500] * 160, hidden_size=512)
