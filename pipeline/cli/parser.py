@@ -15,6 +15,7 @@ COMMANDS = (
     "plan",
     "show",
     "verify",
+    "check",
     "report",
     "search",
     "export",

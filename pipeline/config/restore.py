@@ -13,10 +13,11 @@ from layerbeam.pipeline.errors import UsageError
 from layerbeam.transforms.flow.layout import MANIFEST
 
 
-def restore_job(run: Mapping[str, Any], output_path: str, *, trust: bool) -> Job:
+def restore_job(run: Mapping[str, Any], output_path: str, *, trust: bool, changed: bool = False) -> Job:
     """The job of a manifest or an attempt's record. UsageError if encoder or versions are missing or have changed.
 
     `trust`: also open what is no data on this machine: a function, an address, a SavedModel. Else it is a UsageError.
+    `changed`: also give a job whose encoder or versions have changed.
     """
     config = restore_config(run, output_path)
     handle, splitter = config.encoder.handle, config.input.splitter
@@ -28,10 +29,10 @@ def restore_job(run: Mapping[str, Any], output_path: str, *, trust: bool) -> Job
     job = resolve(config)
     if not trust and job.encoder.kind == "savedmodel":
         raise _distrust(output_path, f"open the SavedModel {handle}, a program that can read and write your files")
-    changed = differences(run["identity"], job.run_identity["identity"])
-    if changed:
+    found = differences(run["identity"], job.run_identity["identity"])
+    if found and not changed:
         raise UsageError(
-            f"{output_path}: what it was made with has changed:\n" + "\n".join(f"  {line}" for line in changed)
+            f"{output_path}: what it was made with has changed:\n" + "\n".join(f"  {line}" for line in found)
         )
     return job
 

@@ -15,6 +15,7 @@ from layerbeam.pipeline.dataset.integrity import check_files, check_listing, che
 from layerbeam.pipeline.dataset.summary import RunSummary, coarse_columns, last_attempt, load_blocks, summarize
 from layerbeam.pipeline.dataset.view import UnknownNameError, View, shape_text
 from layerbeam.pipeline.errors import NoRunError, OutputError, UsageError, did_you_mean
+from layerbeam.pipeline.output.canaries import decode_vectors
 from layerbeam.pipeline.output.changes import Changes
 from layerbeam.pipeline.output.manifest import InputEntry, load_manifest, read_manifest
 from layerbeam.pipeline.output.run_log import last_run
@@ -176,14 +177,35 @@ class Run:
         """What `layerbeam show` prints: state, counts, rejects by reason, and `notes` for readers of the vectors."""
         return self._summary or summarize(self.path)
 
-    def job(self, *, trust: bool = False) -> Job:
+    def job(self, *, trust: bool = False, changed: bool = False) -> Job:
         """The settings of the run with its encoder, opened. UsageError if encoder or versions have changed.
 
-        `trust`: also open what is no data on this machine: a function, an address, a SavedModel.
+        `trust`: also open what is no data on this machine: a function, an address, a SavedModel. `changed`: also give
+        an encoder that has changed.
         """
         from layerbeam.pipeline.config.restore import restore_job  # readers of rows do not wait for YAML and schemas
 
-        return restore_job(self.manifest, self.path, trust=trust)
+        return restore_job(self.manifest, self.path, trust=trust, changed=changed)
+
+    def canaries(self) -> tuple[list[str], dict[tuple[str, str], npt.NDArray[Any]]] | None:
+        """(canary texts, their vectors [n, W] in float32 by view and column); None if the run has none.
+
+        OutputError if they are damaged.
+        """
+        found = self.manifest.get("canaries")
+        if found is None:
+            return None
+        try:
+            vectors = {
+                (view, column): decode_vectors(encoded, self.view(view).width)
+                for view, columns in found["vectors"].items()
+                for column, encoded in columns.items()
+            }
+            if {len(values) for values in vectors.values()} != {len(found["texts"])}:
+                raise ValueError("there are not as many vectors as texts")
+        except (ValueError, KeyError, ZeroDivisionError) as error:
+            raise OutputError(f"{self.path}: the canaries in {MANIFEST} are damaged: {error}") from error
+        return found["texts"], vectors
 
     def encode(
         self,

@@ -16,6 +16,7 @@ A worker writes the parts of a block, then its commit. So the folder is a log, a
 | `_runs/N.work.jsonl` | what is left to do | the start | the end |
 | `_runs/N.known-*` | the content index: commits by the hash of their bytes | the start | the end |
 | `_runs/N.names-*`, `N.sums.jsonl` | lists for the workers of the end | the end | the end |
+| `_runs/canaries-*.json` | the vectors of the canary texts | the first worker that encodes | the end |
 | `_lock` | locked (flock) while a program of this machine writes | its start | its end |
 | `_damaged.json` | parts that `verify --checksums` found changed | `verify` | the end |
 | `_normalizer.json` | the normalizer of the tokenizer, for words | the start | |
@@ -34,6 +35,7 @@ The modules, in the order of a run: `lock` and `attempts` admit one writer (`job
 `heartbeat` tells); `inputs` lists the files; `access` refuses folders of other settings; `work` compares the files with
 the commits and writes the work list; `finish` compacts the log, writes the checkpoint, the feed and the manifest, and
 deletes the orphans. All ask the `catalog`, a `scratch` database of the three lists that are known: input, commits,
-files. `commits` reads the log, `manifest` and `run_log` the records, `changes` the feed, `rejects` the reasons,
+files. `canaries` keeps what shows which encoder made the
+vectors; `commits` reads the log, `manifest` and `run_log` the records, `changes` the feed, `rejects` the reasons,
 `normalizer` how words are compared; `word_types` makes tables at the end.
 """

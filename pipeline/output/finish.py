@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from layerbeam.pipeline.config.identity import RunIdentity
 from layerbeam.pipeline.output.attempts import newer_attempt
+from layerbeam.pipeline.output.canaries import find_canaries
 from layerbeam.pipeline.output.catalog import Catalog, Totals
 from layerbeam.pipeline.output.changes import write_changes
 from layerbeam.pipeline.output.commits import COMPACTED, compact
@@ -244,6 +245,7 @@ class RunEnd:
             if left_out or catalog.has_input()
             else []
         )
+        canaries = find_canaries(path, self.output.fingerprint)
         described = describe_views(self.views)
         for name, view in described.items():
             view |= {key: totals.views[name][key] for key in ("rows", "bytes", "parts")}
@@ -256,6 +258,7 @@ class RunEnd:
             **compared,
             "views": described,
             "left_out": left_out,
+            **({} if canaries is None else {"canaries": canaries}),
         }
 
     def _count_duplicate_ids(self, catalog: Catalog, totals: Totals) -> int | None:
@@ -305,7 +308,7 @@ class RunEnd:
         RunLog.end_unattended(path, self.run_number, "done", pruned=some)
         found = map(layout.attempt_of_list, storage.file_names(storage.join(path, layout.RUNS)))
         ended = (name for number, name in filter(None, found) if number <= self.run_number)
-        storage.delete_files(path, ended)
+        storage.delete_files(path, [*ended, layout.canaries_path(self.output.fingerprint)])
 
 
 def find_problems(

@@ -63,6 +63,13 @@ class InputEntry(TypedDict):
     records: int
 
 
+class Canaries(TypedDict):
+    """Canary texts, and by view and column their vectors: base64 of float32 [n, W], the lowest byte first."""
+
+    texts: list[str]
+    vectors: dict[str, dict[str, str]]
+
+
 class Manifest(RunIdentity):
     """`manifest.json`. `left_out`: why rows of some input files may be missing or old, by path.
 
@@ -74,6 +81,7 @@ class Manifest(RunIdentity):
     counts: dict[str, int]
     made_with: dict[str, int]
     ids_compared_in: NotRequired[str]
+    canaries: NotRequired[Canaries]
     views: dict[str, Annotated[ManifestView, AfterValidator(check_columns)]]
     left_out: dict[str, str]
 

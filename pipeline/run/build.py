@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import apache_beam as beam
 
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.output.finish import RunEnd
+from layerbeam.pipeline.run.canaries import load_encoder
 from layerbeam.pipeline.run.stages import FindWork, Finish
 from layerbeam.transforms.encode import EncodeBlocks
 from layerbeam.transforms.flow.commits import InputFile
@@ -60,7 +62,7 @@ def make_stages(
         SliceFiles(job.limits, job.records, num_readers=num_readers, spread=spread),
         ReadBlocks(job.limits, job.records, output, job.views),
         TokenizeBlocks(encoder, views=job.views, settings=job.sequences, hardware=hardware),
-        EncodeBlocks(job.load_encoder, views=job.views, settings=job.encoding, hardware=device),
+        EncodeBlocks(functools.partial(load_encoder, job), views=job.views, settings=job.encoding, hardware=device),
         WriteBlocks(output, encoder, views=job.views),
         Finish(RunEnd(output, job.views, job.run_identity, rate, text_field, run_number), spread),
     )

@@ -21,10 +21,11 @@ from layerbeam.transforms.flow.commits import InputFile
 from layerbeam.transforms.views.view import needed_layers, needs_pooler
 
 
-def drive(job: Job, run_number: int, load_encoder: Callable[[], Any]) -> Any:
+def drive(job: Job, run_number: int, load_encoder: Callable[[], Any] | None = None) -> Any:
     """Do what the work list of an attempt says; returns metrics as Beam's result does."""
     stages = make_stages(job, run_number=run_number, num_threads=1)
-    stages = dataclasses.replace(stages, encode=dataclasses.replace(stages.encode, encoder=load_encoder))
+    if load_encoder is not None:
+        stages = dataclasses.replace(stages, encode=dataclasses.replace(stages.encode, encoder=load_encoder))
     problems: list[InputFile] = []
 
     def usable(items: Iterable[Any]) -> Iterator[Any]:
@@ -58,7 +59,7 @@ class Driver(engines.LocalRunner):
         job.load_tensorflow(1)
 
     def execute(self, job: Job, run_number: int, *, spread: bool) -> Any:
-        return drive(job, run_number, (lambda: Arithmetic(job)) if self.arithmetic else job.load_encoder)
+        return drive(job, run_number, (lambda: Arithmetic(job)) if self.arithmetic else None)
 
 
 @contextlib.contextmanager

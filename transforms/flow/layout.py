@@ -147,6 +147,11 @@ def changes_path(number: int, after: str) -> str:
     return f"{RUNS}/{number}.changes-{after[:_HASH_DIGITS]}.jsonl"
 
 
+def canaries_path(fingerprint: str) -> str:
+    """The canary texts with their vectors, until they are in the manifest."""
+    return f"{RUNS}/canaries-{fingerprint}.json"
+
+
 def parse_changes_name(name: str) -> tuple[int, str] | None:
     """(the number of an attempt, the start of the SHA-256 of the new index) of a file of `_runs`; None for others.
 
