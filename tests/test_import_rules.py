@@ -16,7 +16,7 @@ from repository import DATA, ROOT, python
 from layerbeam.pipeline.remote.image_check import broken_modules
 
 # The folders and modules of pipeline/: each imports only those behind it. What all need lies below them.
-AFTER = ("check", "export", "publish", "report", "search", "show", "verify")
+AFTER = ("check", "compare", "export", "publish", "report", "search", "show", "verify")
 READER = "layerbeam.pipeline.dataset"
 LAYERS = (
     *("cli", "commands", "init", "plan", *AFTER, "encoder", "extract_features"),

@@ -16,6 +16,7 @@ COMMANDS = (
     "show",
     "verify",
     "check",
+    "compare",
     "report",
     "search",
     "export",

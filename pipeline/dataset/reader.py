@@ -148,6 +148,12 @@ class Run:
         """Each input file, by its path: size, time, blocks, records, and why it was left out, if it was."""
         return self._index.inputs(self.manifest["left_out"])
 
+    def differences(self, other: Run) -> list[str]:
+        """`setting: here -> there` for each setting, encoder or version with which another run was made differently."""
+        from layerbeam.pipeline.config.identity import differences
+
+        return differences(self.manifest["identity"], other.manifest["identity"])
+
     def changes(self, view: str | None = None, *, since: str | int) -> ViewChanges:
         """What came, went and moved in a view since the end of an earlier run: see `ViewChanges`.
 

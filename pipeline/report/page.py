@@ -78,7 +78,7 @@ def write_report(
     `trust`: as for `Run.job`. Raises UsageError if there is no run, no such column, a text that cannot be encoded,
     or the extra `report` is not installed.
     """
-    _check_extra()
+    check_extra("report")
     run = open_run(output, allow_unfinished=True)
     if to is None and run.path not in run.members:
         raise UsageError("--to is missing: name the file for the page of several folders")
@@ -88,7 +88,7 @@ def write_report(
     computed = {(id_, title): compute(context) for id_, title, compute in _SECTIONS}
     page = _render(context, computed).encode("utf-8")
     path = storage.join(run.path, REPORT) if to is None else to
-    _write(path, page, run.path if to is None else None)
+    write_page(path, page, run.path if to is None else None)
     return ReportResult(path, len(page), sample, seed, computed)
 
 
@@ -101,48 +101,54 @@ def print_report_result(result: ReportResult) -> None:
         console.print(f"left out  {'; '.join(left_out)} (--json says what each needs)")
 
 
-def _check_extra() -> None:
+def check_extra(command: str) -> None:
     """UsageError with the exact command if a package of the extra cannot be imported."""
     for module in ("jinja2", "matplotlib.figure", "scipy", "sklearn"):
         try:
             importlib.import_module(module)
         except ImportError as error:
             raise UsageError(
-                f"layerbeam report needs {module.partition('.')[0]}, which is not installed: "
+                f"layerbeam {command} needs {module.partition('.')[0]}, which is not installed: "
                 f"{storage.install_command('report')}"
             ) from error
 
 
 def _render(context: ReportContext, computed: Mapping[tuple[str, str], Section]) -> str:
-    import jinja2
-
-    style, script, template = (
-        resources.files("layerbeam.pipeline.report").joinpath(name).read_text(encoding="utf-8")
-        for name in ("page.css", "page.js", "page.html.j2")
-    )
-    environment = jinja2.Environment(
-        autoescape=True, finalize=escape, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"fmt": format, "count": count_noun, "code": escape_code, "path": escape_path}
-    environment.filters |= {"location": location, "layer": lambda column: column.replace("layer_", "layer ")}
+    script = _resource("page.js")
     with plots.settings():
-        return environment.from_string(template).render(
+        return render(
+            "page.html.j2",
             plots=plots.Plots(),
             signs=plots.SIGNS,
             context=context,
             name=os.path.basename(context.run.path.rstrip("/")) or context.run.path,
             sections={key: section for key, section in computed.items() if not section.missing_hint},
-            style=Html(style),
             script=Html(script),
             digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         )
 
 
-def _write(path: str, page: bytes, output_path: str | None) -> None:
-    """Write the page atomically. UsageError if that fails."""
+def render(template: str, **values: Any) -> str:
+    """A page of a template in this folder, which also has `style`, the style sheet."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=True, finalize=escape, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"fmt": format, "count": count_noun, "code": escape_code, "path": escape_path}
+    environment.filters |= {"location": location, "layer": lambda column: column.replace("layer_", "layer ")}
+    return environment.from_string(_resource(template)).render(style=Html(_resource("page.css")), **values)
+
+
+def _resource(name: str) -> str:
+    return resources.files("layerbeam.pipeline.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def write_page(path: str, page: bytes, output_path: str | None, option: str = "--to") -> None:
+    """Write the page atomically. UsageError, which names the option that gave the path, if that fails."""
     folder = os.path.dirname(path)
     if output_path is None and storage.is_local(path) and not os.path.isdir(folder or "."):
-        raise UsageError(f"--to {path}: the folder {folder} does not exist; create it, or name another file")
+        raise UsageError(f"{option} {path}: the folder {folder} does not exist; create it, or name another file")
     try:
         with storage.write_atomically(path) as file:
             file.write(page)

@@ -21,7 +21,7 @@ MISTAKES = """
 rnu c.yaml
     rnu: no such command; did you mean `run`?
 embed c.yaml
-    embed: no such command; there are run, plan, show, verify, check, report, search, publ
+    embed: no such command; there are run, plan, show, verify, check, compare, report, sear
 run
     the following arguments are required: CONFIG (see `layerbeam run --help`)
 run d.yaml

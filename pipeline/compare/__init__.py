@@ -1,0 +1,1 @@
+"""`layerbeam compare`: the vectors of the same texts in two runs."""
