@@ -87,8 +87,10 @@ def find_differences(found: Array, match: Match, compute_dtype: str) -> list[Dif
     other_width = found.shape[1] != expected.shape[1]
     noise = _noise_of(found, match)
     if noise is None:
-        what = f"have {widths}" if other_width else "are near those of no prompt, pooling or layer of this encoder"
-        return [Difference("model", f"another model: the vectors {what}")]
+        if other_width:
+            return [Difference("model", f"another model: the vectors have {widths}")]
+        what = "the vectors are near those of no prompt, pooling or layer of this encoder"
+        return [Difference("model", f"another model, or a prompt unknown here: {what}")]
     differences = list(match.candidate.differences)
     width = min(found.shape[1], expected.shape[1])
     lengths, of_run = np.linalg.norm(found, axis=1), np.linalg.norm(expected, axis=1)

@@ -120,7 +120,12 @@ MISTAKES = {
     ),
     "another model": (
         replace(RIGHT, after=lambda vectors: vectors @ ROTATION),
-        [("model", "another model: the vectors are near those of no prompt, pooling or layer of this encoder")],
+        [
+            (
+                "model",
+                "another model, or a prompt unknown here: the vectors are near those of no prompt, pooling or layer of",
+            )
+        ],
     ),
     "another width": (
         replace(RIGHT, after=lambda vectors: vectors[:, 16:48]),
@@ -235,7 +240,7 @@ def test_the_encoder_here_and_a_changed_one(workplace):
     rolled = {name: np.roll(values, 7, axis=0) for name, values in weights.items() if values.ndim == 2}
     save_file(weights | rolled, "model/model.safetensors")
     printed = workplace._call("check", "out", "--view", "texts", status=1).out.splitlines()
-    assert printed[0].startswith("out: texts layer_3: DIFFERS: another model: ")
+    assert printed[0].startswith("out: texts layer_3: DIFFERS: another model, or a prompt")
     assert printed[1].startswith("note      the encoder's files or the versions have changed since the run")
 
 
