@@ -11,8 +11,8 @@ from layerbeam.transforms.encoders.attention import scores_at_once
 
 # Kernels generated for a new shape, and what an allocator keeps.
 _FIXED_BYTES = 32 << 20
-# Of a kernel's number, by `compute_dtype`: bfloat16 and int8 are kept packed, too.
-_KERNEL_BYTES = {"float32": 4, "bfloat16": 4, "int8": 2}
+# Of a kernel's number, by `compute_dtype`: bfloat16 and int8 are kept packed, too, for short and for long texts.
+_KERNEL_BYTES = {"float32": 4, "bfloat16": 6, "int8": 3}
 _LOADING = 1.1  # at most so many times the weights are in memory while they are read
 
 
