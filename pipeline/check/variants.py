@@ -97,13 +97,10 @@ def _other_texts(
             kind = QUERY_PROMPT if prompt == encoder.query_prompt else "prompt"
             difference = Difference(kind, f"{which} instead of {repr(own) if own else 'none'}")
             yield (difference,), *_with_prompt(job, prompt, texts)
-    length, positions = job.max_seq_length, job.encoder.max_position_embeddings
-    lengths = (*_LENGTHS, positions or 0) if encoder.of_long_text == "truncate" else ()
-    for other in dict.fromkeys(lengths):
-        if other and other != length and (positions is None or other <= positions):
-            cut = dataclasses.replace(job.config, encoder=dataclasses.replace(encoder, max_seq_length=other))
-            difference = Difference("length", f"texts cut off after {other:,} tokens instead of {length:,}")
-            yield (difference,), dataclasses.replace(job, config=cut), texts
+    for other in _other_lengths(job):
+        cut = dataclasses.replace(job.config, encoder=dataclasses.replace(encoder, max_seq_length=other))
+        difference = Difference("length", f"texts cut off after {other:,} tokens instead of {job.max_seq_length:,}")
+        yield (difference,), dataclasses.replace(job, config=cut), texts
     if job.encoder.do_lower_case and job.encoder.tokenizer == "tensorflow_text":
         cased = dataclasses.replace(job, encoder=dataclasses.replace(job.encoder, do_lower_case=False))
         yield (Difference("case", "texts not lower-cased, and the run's are"),), cased, texts
@@ -112,6 +109,15 @@ def _other_texts(
         yield (difference,), job, [text.lower() for text in texts]
     for change in (str.strip, lambda text: text.replace("\n", " "), lambda text: " ".join(text.split())):
         yield (Difference("white space", "white space of the texts changed"),), job, [change(text) for text in texts]
+
+
+def _other_lengths(job: EmbedJob) -> list[int]:
+    """What others may set `max_seq_length` to. None where the run cuts nothing off."""
+    if job.config.encoder.of_long_text != "truncate":
+        return []
+    positions = job.encoder.max_position_embeddings
+    lengths = [length for length in _LENGTHS if positions is None or length < positions]
+    return [length for length in (*lengths, positions) if length and length != job.max_seq_length]
 
 
 def _with_prompt(job: EmbedJob, prompt: str, texts: Sequence[str]) -> tuple[EmbedJob, Sequence[str]]:

@@ -227,7 +227,7 @@ def summarize(output_path: str, blocks: Blocks | None = None) -> RunSummary:
 
 def join_summaries(summaries: Sequence[RunSummary], problems: Sequence[str]) -> RunSummary:
     """The summary of runs of equal settings together, without what the last attempts did; `problems`: in addition."""
-    first, inputs = summaries[0], [summary.inputs for summary in summaries]
+    first = summaries[0]
     left = [summary for summary in summaries if summary.state != "complete"]
     states = sorted((summary.state for summary in left), key=lambda state: state not in UNFINISHED.values())
     rejects = Counter[str]()
@@ -236,8 +236,6 @@ def join_summaries(summaries: Sequence[RunSummary], problems: Sequence[str]) -> 
     views = {name: dict(view) for name, view in first.views.items()}
     for name, view in views.items():
         view |= {key: sum(one.views[name][key] for one in summaries) for key in ("rows", "bytes", "parts")}
-    sums = {name: sum(of_run[name] for of_run in inputs) for name in ("bytes", "text_bytes_done")}
-    unknown = any(of_run["files"] is None for of_run in inputs)
     return dataclasses.replace(
         first,
         state=states[0] if states else "incomplete" if problems else "complete",
@@ -245,11 +243,7 @@ def join_summaries(summaries: Sequence[RunSummary], problems: Sequence[str]) -> 
             *problems,
             *(f"{one.path}: {problem}" for one in left for problem in (one.problems or [one.state])),
         ],
-        inputs={
-            "files": None if unknown else sum(of_run["files"] for of_run in inputs),
-            "compressed": any(of_run["compressed"] for of_run in inputs),
-            **sums,
-        },
+        inputs=_join_inputs([summary.inputs for summary in summaries]),
         counts=metrics.total(summary.counts for summary in summaries),
         ids_compared_in="run" if all(summary.ids_compared_in == "run" for summary in summaries) else "block",
         rejects=dict(rejects.most_common()),
@@ -259,6 +253,15 @@ def join_summaries(summaries: Sequence[RunSummary], problems: Sequence[str]) -> 
         sums_bytes=metrics.total(summary.sums_bytes for summary in summaries),
         made_with=metrics.total(summary.made_with for summary in summaries),
     )
+
+
+def _join_inputs(inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    files = [of_run["files"] for of_run in inputs]
+    return {
+        "files": None if None in files else sum(files),
+        "compressed": any(of_run["compressed"] for of_run in inputs),
+        **{name: sum(of_run[name] for of_run in inputs) for name in ("bytes", "text_bytes_done")},
+    }
 
 
 def _inputs(blocks: Blocks, manifest: Manifest | None) -> dict[str, Any]:

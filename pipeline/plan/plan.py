@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -233,19 +233,10 @@ def make_plan(
     lengths, weights = sample.lengths()
     rejects = (reject.kind for block in sample.blocks for reject in block.records.rejected)
     reasons = dict(collections.Counter(rejects).most_common())
-    left_out = {file.path: file.problem for file in (*work.skipped, *sample.skipped)}
-    left_out |= {path: MISSING for path in work.missing if path not in left_out}
-    names = (metrics.RECORDS, *metrics.OF_SENTENCES, metrics.MORE_LINES, metrics.REJECTED_LINES)
-    counts = {name: round(sample.sum(name)) for name in names}
-    counts |= {name: counts[name] + work.texts_done for name in (metrics.RECORDS, metrics.EMBEDDED)}
-    # Slices without a text say nothing about the rest.
-    known = counts if sample.is_whole or counts[metrics.EMBEDDED] else {metrics.EMBEDDED: 1}
     encoder = job.encoder.describe()
     slow = slow_bfloat16(job.config.encoder.compute_dtype) if machines is None else None
     memory = memory_need(job, sample, left, workers) if machines is None else None
     too_large = None if memory is None else memory.problem
-    judged = bool(left_out or work.files)  # a shard may have no files
-    problems = find_problems(left_out, known, reasons, given.max_reject_rate, given.text_field) if judged else []
     hints = (note, vocabulary_note(encoder), slow, wrapping_hint(job, work), *job.notes, *notes_of(sample, job))
     hints += (files_note(sample, job, work),)
     return Plan(
@@ -273,8 +264,22 @@ def make_plan(
         time=duration,
         dataflow=None if machines is None else _dataflow(machines, duration.core_hours, sample.num_blocks),
         is_refused=note is not None or too_large is not None,
-        problems=[*problems, *([too_large] if too_large else [])],
+        problems=[*_problems(job, work, sample, reasons), *([too_large] if too_large else [])],
     )
+
+
+def _problems(job: Job, work: PendingWork, sample: Estimate, reasons: Mapping[str, int]) -> list[str]:
+    """Why the run will not be complete, as far as the sample shows it. `reasons`: of its rejects."""
+    left_out = {file.path: file.problem for file in (*work.skipped, *sample.skipped)}
+    left_out |= {path: MISSING for path in work.missing if path not in left_out}
+    names = (metrics.RECORDS, *metrics.OF_SENTENCES, metrics.MORE_LINES, metrics.REJECTED_LINES)
+    counts = {name: round(sample.sum(name)) for name in names}
+    counts |= {name: counts[name] + work.texts_done for name in (metrics.RECORDS, metrics.EMBEDDED)}
+    # Slices without a text say nothing about the rest.
+    known = counts if sample.is_whole or counts[metrics.EMBEDDED] else {metrics.EMBEDDED: 1}
+    if not left_out and not work.files:  # of a shard
+        return []
+    return find_problems(left_out, known, reasons, job.config.input.max_reject_rate, job.config.input.text_field)
 
 
 def _find_work(job: Job, found: Sequence[InputFile]) -> tuple[PendingWork, str | None]:
