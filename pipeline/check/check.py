@@ -17,13 +17,13 @@ from layerbeam.pipeline.check.diagnosis import (
     best_match,
     find_differences,
     nearest,
-    unit,
 )
 from layerbeam.pipeline.check.engines import ask_server, call_function
 from layerbeam.pipeline.console import count_noun, plain_console
 from layerbeam.pipeline.dataset.reader import Run, open_run
 from layerbeam.pipeline.dataset.view import UnknownNameError
 from layerbeam.pipeline.errors import UsageError
+from layerbeam.transforms.views.columns import unit
 
 # The kind of difference that changes no cosine.
 _HARMLESS = "scale"

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from layerbeam.transforms.views.columns import unit
+
 Array = npt.NDArray[Any]
 
 # Of a value of a vector at unit length: float32 is summed in another order by another engine, see docs/encoders.md.
@@ -152,9 +154,3 @@ def _scale_text(lengths: Array, of_run: Array, slack: float) -> str:
 
 def _are(lengths: Array, expected: Array | float, slack: float) -> bool:
     return bool(np.all(np.abs(lengths - expected) <= slack * np.abs(expected)))
-
-
-def unit(vectors: Array) -> Array:
-    """The vectors scaled to unit length, in float64."""
-    vectors = vectors.astype(np.float64)
-    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30))

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from layerbeam.transforms.views.columns import unit
+
 Array = npt.NDArray[Any]
 
 # Distances of a cosine from 1 are counted in steps of 1 %, down to what is rounding of float32.
@@ -45,12 +47,6 @@ class Cosines:
         from_top = np.cumsum(self._counts)  # of the rows nearest to 1
         step = int(np.searchsorted(from_top, self.rows * (1 - percent / 100)))
         return float(1 - _EDGES[min(step, _STEPS - 1)]) if step else 1.0
-
-
-def unit(vectors: Array) -> Array:
-    """The vectors scaled to unit length, in float64; zeros stay zeros."""
-    values = vectors.astype(np.float64)
-    return np.asarray(values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-30))
 
 
 def cosines(one: Array, other: Array) -> Array:

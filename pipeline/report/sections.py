@@ -13,8 +13,9 @@ from layerbeam.pipeline.console import size_text
 from layerbeam.pipeline.errors import UsageError, did_you_mean
 from layerbeam.pipeline.report.context import PLACE, ReportContext, SampledView, Section
 from layerbeam.pipeline.report.plots import SIGNS
-from layerbeam.pipeline.report.stats import Array, project_layers, unit
+from layerbeam.pipeline.report.stats import Array, project_layers
 from layerbeam.transforms.flow import metrics
+from layerbeam.transforms.views.columns import unit
 
 _MAX_BARS = 64
 # Without a view of texts, lengths are counted from rows of tokens or words, in random parts up to this many rows.

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from layerbeam.transforms.views.columns import unit
+
 if TYPE_CHECKING:
     from scipy.cluster.hierarchy import ClusterNode
 
@@ -37,13 +39,6 @@ _MOST = 0.5
 _CHANCE = 0.01
 # Kaufman and Rousseeuw (1990), table 4: up to which silhouette which structure was found.
 _STRUCTURES = ((0.25, "no"), (0.50, "a weak"), (0.70, "a reasonable"))
-
-
-def unit(vectors: Array) -> Array:
-    """[n, W] in float64, scaled to length 1; zero vectors stay zero."""
-    vectors = vectors.astype(np.float64)
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(vectors / np.where(norms == 0, 1, norms))
 
 
 def cosine_matrix(vectors: Array) -> Array:

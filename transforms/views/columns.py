@@ -269,6 +269,13 @@ def combine_layers(layers: list[Float32Array], combine: Combine) -> list[Float32
     return [total]
 
 
+def unit(vectors: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """[n, W] in float64, scaled to length 1; zero vectors stay zero."""
+    values = vectors.astype(np.float64)
+    norms = np.linalg.norm(values, axis=1, keepdims=True)
+    return np.asarray(values / np.where(norms == 0, 1, norms))
+
+
 def pool(vectors: Float32Array, splits: Int64Array, pooling: str) -> Float32Array:
     """[R, W] from [P, W]: row r pools `vectors[splits[r]:splits[r + 1]]`; zeros if that is empty.
 
