@@ -240,11 +240,8 @@ class RunEnd:
             compared = {"ids_compared_in": "block" if duplicates is None else "run"}
             counts[metrics.DUPLICATE_IDS] = counts[metrics.DUPLICATE_IDS] if duplicates is None else duplicates
         reasons = {} if counts.get(metrics.EMBEDDED) else count_rejects(path, catalog.paths_of_parts(layout.REJECTS))
-        problems = (
-            find_problems(left_out, counts, reasons, self.max_reject_rate, self.text_field)
-            if left_out or catalog.has_input()
-            else []
-        )
+        given = (self.max_reject_rate, self.text_field)
+        problems = find_problems(left_out, counts, reasons, *given, has_input=catalog.has_input())
         canaries = find_canaries(path, self.output.fingerprint)
         described = describe_views(self.views)
         for name, view in described.items():
@@ -317,8 +314,15 @@ def find_problems(
     reasons: Mapping[str, int],
     max_reject_rate: float | None,
     text_field: str | list[str],
+    *,
+    has_input: bool = True,
 ) -> list[str]:
-    """Why a run is not complete. `reasons`: of rejects, the most frequent first, if nothing was embedded."""
+    """Why a run is not complete. `reasons`: of rejects, the most frequent first, if nothing was embedded.
+
+    `has_input`: whether there are input files, which a shard may lack.
+    """
+    if not (left_out or has_input):
+        return []
     problems = [f"{printable(path)}: {reason}" for path, reason in sorted(left_out.items())]
     names = (metrics.RECORDS, metrics.REJECTED, metrics.REJECTED_BY_ENCODER)
     records, rejected, by_encoder = (counts.get(name, 0) for name in names)

@@ -277,9 +277,8 @@ def _problems(job: Job, work: PendingWork, sample: Estimate, reasons: Mapping[st
     counts |= {name: counts[name] + work.texts_done for name in (metrics.RECORDS, metrics.EMBEDDED)}
     # Slices without a text say nothing about the rest.
     known = counts if sample.is_whole or counts[metrics.EMBEDDED] else {metrics.EMBEDDED: 1}
-    if not left_out and not work.files:  # of a shard
-        return []
-    return find_problems(left_out, known, reasons, job.config.input.max_reject_rate, job.config.input.text_field)
+    given = (job.config.input.max_reject_rate, job.config.input.text_field)
+    return find_problems(left_out, known, reasons, *given, has_input=bool(work.files))
 
 
 def _find_work(job: Job, found: Sequence[InputFile]) -> tuple[PendingWork, str | None]:
