@@ -22,7 +22,7 @@ from layerbeam.pipeline.config.identity import differences, identify_run
 from layerbeam.pipeline.dataset.changes import ViewChanges
 from layerbeam.pipeline.dataset.index import Index, Lazy
 from layerbeam.pipeline.dataset.reader import Run, open_run
-from layerbeam.pipeline.dataset.summary import RunSummary, count_words, join_summaries
+from layerbeam.pipeline.dataset.summary import RunSummary, count_words, join_summaries, join_views
 from layerbeam.pipeline.dataset.view import FOLDER, View, plain_folder
 from layerbeam.pipeline.errors import NoRunError, OutputError
 from layerbeam.pipeline.output.changes import Changes
@@ -133,12 +133,12 @@ def _missing_shards(runs: Sequence[Run]) -> str:
     return f"{len(left):,} of {count} shards are missing: {', '.join(map(str, left[:_NAMED]))}{more}" if left else ""
 
 
-def _join(runs: Sequence[Run], problems: Sequence[str] = ()) -> Runs:
-    """The runs as one; `problems`: in addition to their own."""
+def _join(runs: Sequence[Run], own: Sequence[str] = ()) -> Runs:
+    """The runs as one; `own`: problems in addition to those of each."""
     first, manifests = runs[0].manifest, [run.manifest for run in runs]
     files = dict.fromkeys(path for manifest in manifests for path in manifest["settings"]["input"]["files"])
     settings = first["settings"] | {"input": first["settings"]["input"] | {"files": list(files), "shard": None}}
-    problems = [*problems, *(f"{run.path}: {problem}" for run in runs for problem in run.manifest["problems"])]
+    problems = [*own, *(f"{run.path}: {problem}" for run in runs for problem in run.manifest["problems"])]
     manifest = {
         **first,
         **identify_run(_identity(runs[0]), first["encoder"], settings, first.get("versions", {})),
@@ -146,16 +146,13 @@ def _join(runs: Sequence[Run], problems: Sequence[str] = ()) -> Runs:
         "problems": problems,
         "counts": metrics.total(manifest["counts"] for manifest in manifests),
         "made_with": metrics.total(manifest.get("made_with", {}) for manifest in manifests),
-        "views": {
-            name: view | {key: sum(m["views"][name][key] for m in manifests) for key in ("rows", "bytes", "parts")}
-            for name, view in first["views"].items()
-        },
+        "views": join_views([manifest["views"] for manifest in manifests]),
         "left_out": {path: why for manifest in manifests for path, why in manifest["left_out"].items()},
     }
     base = _common_folder([run.path for run in runs])
     prefixes = [run.path if base in ("", ".") else run.path.removeprefix(base).lstrip("/") for run in runs]
     indexes = dict(zip(prefixes, (run._index for run in runs), strict=True))
-    return Runs(base, manifest, _JoinedIndex(indexes), runs=tuple(runs))
+    return Runs(base, manifest, _JoinedIndex(indexes), runs=tuple(runs), own_problems=tuple(own))
 
 
 def _common_folder(paths: Sequence[str]) -> str:
@@ -171,9 +168,13 @@ def _common_folder(paths: Sequence[str]) -> str:
 
 @dataclasses.dataclass(repr=False, eq=False)
 class Runs(Run):
-    """Several runs of equal settings as one; `members` has each. `path`: the folder that all are in."""
+    """Several runs of equal settings as one; `members` has each. `path`: the folder that all are in.
+
+    `own_problems`: those of no single run, such as missing shards.
+    """
 
     runs: tuple[Run, ...] = ()
+    own_problems: tuple[str, ...] = ()
 
     @property
     def members(self) -> dict[str, Run]:
@@ -185,8 +186,7 @@ class Runs(Run):
     def summary(self) -> RunSummary:
         parts = {name: self._index.parts(name) for name in self}
         words = count_words(self.manifest["counts"], self.manifest["identity"]["views"])
-        own = [problem for problem in self.manifest["problems"] if "shards are missing" in problem]
-        joined = join_summaries([run.summary() for run in self.runs], own)
+        joined = join_summaries([run.summary() for run in self.runs], self.own_problems)
         return dataclasses.replace(
             joined, path=self.path, fingerprint=self.manifest["fingerprint"], parts=parts, words=words
         )

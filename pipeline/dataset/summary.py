@@ -230,12 +230,7 @@ def join_summaries(summaries: Sequence[RunSummary], problems: Sequence[str]) -> 
     first = summaries[0]
     left = [summary for summary in summaries if summary.state != "complete"]
     states = sorted((summary.state for summary in left), key=lambda state: state not in UNFINISHED.values())
-    rejects = Counter[str]()
-    for summary in summaries:
-        rejects.update(summary.rejects)
-    views = {name: dict(view) for name, view in first.views.items()}
-    for name, view in views.items():
-        view |= {key: sum(one.views[name][key] for one in summaries) for key in ("rows", "bytes", "parts")}
+    rejects = Counter(metrics.total(summary.rejects for summary in summaries))
     return dataclasses.replace(
         first,
         state=states[0] if states else "incomplete" if problems else "complete",
@@ -247,12 +242,21 @@ def join_summaries(summaries: Sequence[RunSummary], problems: Sequence[str]) -> 
         counts=metrics.total(summary.counts for summary in summaries),
         ids_compared_in="run" if all(summary.ids_compared_in == "run" for summary in summaries) else "block",
         rejects=dict(rejects.most_common()),
-        views=views,
+        views=join_views([summary.views for summary in summaries]),
         last_start={"model_notes": first.last_start.get("model_notes", ())},
         remedies=list(dict.fromkeys(remedy for summary in summaries for remedy in summary.remedies)),
         sums_bytes=metrics.total(summary.sums_bytes for summary in summaries),
         made_with=metrics.total(summary.made_with for summary in summaries),
     )
+
+
+def join_views(views: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The descriptions of equal views in several runs as one, with the sums of rows, bytes and parts."""
+    sizes = ("rows", "bytes", "parts")
+    return {
+        name: view | {size: sum(of_run[name][size] for of_run in views) for size in sizes}
+        for name, view in views[0].items()
+    }
 
 
 def _join_inputs(inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
