@@ -19,7 +19,7 @@ from layerbeam.pipeline.compare.statistics import (
 from layerbeam.pipeline.console import count_noun, plain_console
 from layerbeam.pipeline.dataset.join import Join, Pairs
 from layerbeam.pipeline.dataset.reader import Run, open_run
-from layerbeam.pipeline.dataset.row_texts import location, place_of, texts_at
+from layerbeam.pipeline.dataset.row_texts import plain_location, texts_of
 from layerbeam.pipeline.dataset.view import View
 from layerbeam.pipeline.errors import UsageError, did_you_mean
 from layerbeam.transforms.flow.commits import Part
@@ -212,9 +212,8 @@ class _MostMoved:
     def rows(self, run: Run, view: View) -> list[dict[str, Any]]:
         """The columns but the vectors, cosine and text of each, the lowest first."""
         found = [view.read(part, view.other_columns, np.array([row])).to_pylist()[0] for _, part, row in self._found]
-        texts = {} if "text" in view.schema.names else texts_at(run, map(place_of, found))
-        for (cosine, _, _), row in zip(self._found, found, strict=True):
-            known = texts.get(place_of(row))
+        texts = [None] * len(found) if "text" in view.schema.names else texts_of(run, view, found)
+        for (cosine, _, _), row, known in zip(self._found, found, texts, strict=True):
             row |= {"cosine": round(cosine, 9), "text": row.get("text", None if known is None else known.text)}
         return found
 
@@ -241,7 +240,7 @@ def print_comparison(comparison: Comparison) -> None:
         for row in view.moved:
             text = "(no text)" if row["text"] is None else " ".join(row["text"].split())[:_SHOWN]
             of_word = f"{row[view.level]}: " if view.level in ("token", "word") else ""
-            console.print(f"{row['cosine']:>9.4f}  {location(row).replace(chr(160), ' ')}  {of_word}{text}")
+            console.print(f"{row['cosine']:>9.4f}  {plain_location(row)}  {of_word}{text}")
     if comparison.left_out:
         console.print(f"\nleft out  {', '.join(comparison.left_out)}: in one run, or not a vector with a place per row")
 

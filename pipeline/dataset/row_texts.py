@@ -72,6 +72,11 @@ def texts_at(run: Run, places: Iterable[Place]) -> dict[Place, RowText]:
     return found
 
 
+def plain_location(row: Mapping[str, Any]) -> str:
+    """The location for a terminal, with plain spaces."""
+    return location(row).replace("\N{NO-BREAK SPACE}", " ")
+
+
 def location(row: Mapping[str, Any]) -> str:
     """The id if the corpus has one; otherwise the columns file, line and, if it is not 0, sentence, as they are.
 

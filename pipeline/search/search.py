@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from layerbeam.pipeline.console import count_noun, plain_console
 from layerbeam.pipeline.dataset.nearest import OWN_COLUMNS, Metric, check_where
 from layerbeam.pipeline.dataset.reader import Run, open_run
-from layerbeam.pipeline.dataset.row_texts import blocks_with, location, texts_of
+from layerbeam.pipeline.dataset.row_texts import blocks_with, plain_location, texts_of
 from layerbeam.pipeline.dataset.view import UnknownNameError, View
 from layerbeam.pipeline.dataset.word_rows import LACKS_TEXTS, WordRows, same_words
 from layerbeam.pipeline.errors import UsageError, did_you_mean
@@ -290,7 +290,7 @@ def print_search(result: SearchResult) -> None:
 
 def _place(view: View, row: Mapping[str, Any]) -> str:
     """Where a row is from, on one line."""
-    return (f"{row['folder']}: " if view.in_folders else "") + location(row).replace("\N{NO-BREAK SPACE}", " ")
+    return (f"{row['folder']}: " if view.in_folders else "") + plain_location(row)
 
 
 def _shown(level: str, row: Mapping[str, Any]) -> str:
