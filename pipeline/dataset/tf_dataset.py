@@ -30,7 +30,7 @@ def make_dataset(view: View, names: Sequence[str], *, by_text: bool) -> tf.data.
     import tensorflow as tf
 
     fields = [view.schema.field(name) for name in names]
-    shared = {field.name for field in fields if by_text and (field.nullable or field.name in _TEXT_COLUMNS)}
+    shared = _columns_of_texts(fields) if by_text else set()
     lists = [field.name for field in fields if pa.types.is_list(field.type)]
     whole = {field.name for field in fields if lists and field.name not in lists}  # one value per element already
 
@@ -38,9 +38,7 @@ def make_dataset(view: View, names: Sequence[str], *, by_text: bool) -> tf.data.
         """(first row of each text and the end, values by column) of each part; `shared` have one value per text."""
         for part in view.parts:
             table = view.read(part, [*names, "file", "line", "sentence"] if by_text else names)
-            splits = (
-                splits_by_text(table) if by_text else splits_of(table[lists[0]]) if lists else np.zeros(0, np.int64)
-            )
+            splits = splits_by_text(table) if by_text else _splits_of_lists(table, lists)
             values = {name: _values(name, table[name]) for name in names}
             yield splits, {name: value[splits[:-1]] if name in shared else value for name, value in values.items()}
 
@@ -53,13 +51,26 @@ def make_dataset(view: View, names: Sequence[str], *, by_text: bool) -> tf.data.
             return tf.data.Dataset.range(tf.size(splits, tf.int64) - 1).map(text)
         return tf.data.Dataset.from_tensor_slices(values)
 
-    def spec(values: npt.NDArray[Any]) -> tf.TensorSpec:
-        return tf.TensorSpec([None, *values.shape[1:]], tf.string if values.dtype == object else values.dtype)
-
     no_rows = view.empty(names)
-    columns = {name: spec(_values(name, no_rows[name])) for name in names}
+    columns = {name: _spec(_values(name, no_rows[name])) for name in names}
     signature = (tf.TensorSpec([None], tf.int64), columns)
     return tf.data.Dataset.from_generator(read_parts, output_signature=signature).flat_map(elements_of_part)
+
+
+def _columns_of_texts(fields: Sequence[pa.Field]) -> set[str]:
+    """The columns that are equal in all rows of a text."""
+    return {field.name for field in fields if field.nullable or field.name in _TEXT_COLUMNS}
+
+
+def _spec(values: npt.NDArray[Any]) -> tf.TensorSpec:
+    import tensorflow as tf
+
+    return tf.TensorSpec([None, *values.shape[1:]], tf.string if values.dtype == object else values.dtype)
+
+
+def _splits_of_lists(table: pa.Table, lists: Sequence[str]) -> npt.NDArray[np.int64]:
+    """First element of each row's list, and the end; nothing if no column is a list."""
+    return splits_of(table[lists[0]]) if lists else np.zeros(0, np.int64)
 
 
 def _values(name: str, column: pa.ChunkedArray) -> npt.NDArray[Any]:

@@ -7,7 +7,7 @@ import errno
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from layerbeam.pipeline.console import count_noun, echo, size_text
@@ -122,19 +122,24 @@ def _upload(run: Run, card: str, repository: str, folder: str, *, public: bool) 
     *before, last = list(storage.in_batches(new, _FILES_AT_ONCE)) or [[]]
     for batch in (*before, [*last, *_HEADS]):
         operations: list[Any] = [CommitOperationAdd(name, here[name]) for name in batch]
-        for operation in operations:
-            listed = files.get(operation.path_in_repo, _UNKNOWN).sha256
-            if listed and operation.upload_info.sha256.hex() != listed:
-                raise UsageError(
-                    f"{run.path}: {operation.path_in_repo} has other bytes than the index lists; run `layerbeam verify "
-                    "--checksums`, then its configuration again, which repairs it"
-                )
+        _check_bytes(run, files, operations)
         if batch[-1] == _HEADS[-1]:
             operations += map(CommitOperationDelete, old)
         with explain(api.endpoint, repository, "main", repository):
             api.create_commit(**given, operations=operations, commit_message=f"layerbeam {run.manifest['fingerprint']}")
     address = f"{api.endpoint}/datasets/{repository}"
     return Published(run.path, card, address, len(files) + len(_HEADS), len(new) + len(_HEADS), len(old))
+
+
+def _check_bytes(run: Run, files: Mapping[str, Part], additions: Sequence[Any]) -> None:
+    """UsageError if a file to add has other bytes than the index lists."""
+    for addition in additions:
+        listed = files.get(addition.path_in_repo, _UNKNOWN).sha256
+        if listed and addition.upload_info.sha256.hex() != listed:
+            raise UsageError(
+                f"{run.path}: {addition.path_in_repo} has other bytes than the index lists; run `layerbeam verify "
+                "--checksums`, then its configuration again, which repairs it"
+            )
 
 
 def _files_of(run: Run) -> Mapping[str, Part]:

@@ -126,14 +126,7 @@ def _view(run: Run, name: str | None, *, of_texts: bool) -> View:
     views = [view for view in map(run.view, run) if view.level in levels and view.has_places]
     views = [view for view in views if not view.has_vector_lists]
     if name is None:
-        if len(views) == 1:
-            return views[0]
-        kind = "views of texts with one vector each" if of_texts else "views with a vector per row and its place"
-        known = ", ".join(view.name for view in views)
-        lists = [each for each in run if run[each].has_vector_lists]
-        only = f", only lists of vectors ({', '.join(lists)}): see MaxSim in docs/output.md" if lists else ""
-        what = f"several {kind}: {known}" if views else f"no {kind}{only}"
-        raise UsageError(f"--view is missing: {run.path} has {what}")
+        return _only_view(run, views, of_texts=of_texts)
     try:
         view = run.view(name)
     except UnknownNameError as error:
@@ -148,6 +141,18 @@ def _view(run: Run, name: str | None, *, of_texts: bool) -> View:
     raise UsageError(
         f"--view {name}: its rows have no place in a file; in Python: open_run(...)[{name!r}].nearest(...)"
     )
+
+
+def _only_view(run: Run, views: Sequence[View], *, of_texts: bool) -> View:
+    """The only one of the views that can be searched. UsageError if there are none or several."""
+    if len(views) == 1:
+        return views[0]
+    kind = "views of texts with one vector each" if of_texts else "views with a vector per row and its place"
+    known = ", ".join(view.name for view in views)
+    lists = [each for each in run if run[each].has_vector_lists]
+    only = f", only lists of vectors ({', '.join(lists)}): see MaxSim in docs/output.md" if lists else ""
+    what = f"several {kind}: {known}" if views else f"no {kind}{only}"
+    raise UsageError(f"--view is missing: {run.path} has {what}")
 
 
 def _checked_where(run: Run, view: View, where: str) -> pc.Expression:
