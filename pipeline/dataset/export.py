@@ -25,6 +25,7 @@ from layerbeam.transforms.views.number_types import as_arrays
 
 if TYPE_CHECKING:
     from layerbeam.pipeline.dataset.view import View
+    from layerbeam.transforms.flow.commits import Part
 
 ExportFormat = Literal["npy", "safetensors", "parquet"]
 INDEX = "index.json"
@@ -124,19 +125,19 @@ def _write_parquet(
                     part = next(parts, None)
                     if part is None:
                         raise ValueError(f"view {view.name} of {view.path} has fewer rows than {view.num_rows:,}")
-                    held = pa.concat_tables([held, part])
+                    held = pa.concat_tables([held, part[1]])
                 size = min(left, max(ROW_GROUP_BYTES * held.num_rows // max(held.nbytes, 1), 1))
                 writer.write_table(held.slice(0, size), row_group_size=size)
                 held, left = held.slice(size), left - size
     return [dict.fromkeys(columns, name) for name in names]
 
 
-def _read_parts(view: View, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """The rows of each part. ValueError for a part with other rows than listed."""
+def _read_parts(view: View, columns: Sequence[str]) -> Iterator[tuple[Part, pa.Table]]:
+    """Each part with its rows. ValueError for a part with other rows than listed."""
     for part in view.parts:
         table = view.read(part, columns)
         view.check_rows(part, table.num_rows)
-        yield table.replace_schema_metadata({b"layerbeam.view": view.name.encode()})
+        yield part, table.replace_schema_metadata({b"layerbeam.view": view.name.encode()})
 
 
 def _write_arrays(
@@ -158,11 +159,11 @@ def _write_arrays(
 def _write_rows(view: View, columns: Sequence[str], shards: Sequence[tuple[int, int, _Arrays]]) -> None:
     """Fill the shards: (first row, row after the last, arrays). ValueError for null, or a part with other rows."""
     row = 0
-    for table in _read_parts(view, columns):
+    for part, table in _read_parts(view, columns):
         after = row + table.num_rows
         for name in columns:
             if table[name].null_count:
-                raise ValueError(f"export: {name} has null, which an array cannot hold; leave it out")
+                raise ValueError(f"export: {name} has null in {part.path}, which an array cannot hold; leave it out")
             values = as_arrays(table[name])
             for first, end, arrays in shards:
                 begin, stop = max(first, row), min(end, after)
