@@ -40,11 +40,13 @@ class Hardware:
     """What a worker process may use.
 
     `num_threads`: blocks, and batches, that are processed at once, each in a thread; None for as many as cores.
-    `device`: auto, cpu, gpu or tpu.
+    `device`: auto, cpu, gpu or tpu. `encoder_process`: the address of the process of this machine that encodes, and
+    has this hardware; None: each process encodes.
     """
 
     num_threads: int | None = 1
     device: str = "auto"
+    encoder_process: bytes | None = None
 
     @property
     def threads(self) -> int:

@@ -40,6 +40,8 @@ def make_stages(
     run_number: int,
     num_threads: int | None = None,
     num_readers: int = 1,
+    encoder_process: bytes | None = None,
+    encoder_threads: int | None = None,
     spread: bool = True,
     prune_missing: bool = False,
     reread: bool = False,
@@ -49,6 +51,7 @@ def make_stages(
     `run_number`: the attempt's; the pipeline records its own end in `_runs`, because the submitter may exit.
     `num_threads`: blocks processed concurrently in each worker process; None: one for each core.
     `num_readers`: workers that share even a small compressed file, if they are known.
+    `encoder_process`: the address of the process that encodes for the others, with `encoder_threads`.
     `spread`: whether many workers scan the input and compact the log.
     `prune_missing`, `reread`: of `find_work`, unless the attempt has a work list already.
     """
@@ -56,6 +59,8 @@ def make_stages(
     output = dataclasses.replace(job.output, attempt=run_number)
     # Only the encoder needs the device.
     hardware, device = Hardware(num_threads), Hardware(num_threads, config.encoder.device)
+    if encoder_process is not None:
+        device = Hardware(encoder_threads, config.encoder.device, encoder_process)
     rate, text_field = config.input.max_reject_rate, job.records.text_field
     return Stages(
         FindWork(job, run_number, prune_missing=prune_missing, reread=reread),

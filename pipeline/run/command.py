@@ -57,7 +57,10 @@ def add_config(command: argparse.ArgumentParser) -> None:
 def add_workers(command: argparse.ArgumentParser) -> None:
     """Add the options of a local run."""
     add_number(command, "--workers", "blocks processed in parallel; default: one per core")
-    processes = "worker processes that share the workers, each with its own encoder; default: threads in one process"
+    processes = (
+        "worker processes that share the workers, each with its own encoder, or, with a GPU or TPU, one more process "
+        "that encodes for them; default: threads in one process"
+    )
     add_number(command, "--processes", processes)
 
 

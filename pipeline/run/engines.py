@@ -6,6 +6,7 @@ then ignores the number of workers.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import logging
@@ -22,7 +23,7 @@ from apache_beam.transforms.environments import EmbeddedPythonGrpcEnvironment, S
 
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.errors import UsageError, did_you_mean
-from layerbeam.pipeline.run import worker_process
+from layerbeam.pipeline.run import encoder_process, worker_process
 from layerbeam.pipeline.run.build import build
 from layerbeam.pipeline.run.signals import run_in_thread
 from layerbeam.transforms.hardware import Hardware, cores, load_tensorflow
@@ -74,11 +75,15 @@ class LocalRunner:
 
         `spread`: as in `make_stages`.
         """
-        pipeline = beam.Pipeline(runner=self.runner, options=self.options)
-        os.rmdir(pipeline.local_tempdir)  # for transforms in Java, and a run that is killed would leave it
-        settings = {"num_threads": self.threads, "num_readers": self.workers, "spread": spread}
-        build(pipeline, job, run_number=run_number, **settings)
-        return run_in_thread(pipeline.run)
+        settings: dict[str, Any] = {"num_threads": self.threads, "num_readers": self.workers, "spread": spread}
+        with contextlib.ExitStack() as stack:
+            if self.processes and encoder_process.is_needed(job.config.encoder.device):
+                settings["encoder_process"] = stack.enter_context(encoder_process.start(verbose=_is_verbose()))
+                settings["encoder_threads"] = self.threads * self.processes
+            pipeline = beam.Pipeline(runner=self.runner, options=self.options)
+            os.rmdir(pipeline.local_tempdir)  # for transforms in Java, and a run that is killed would leave it
+            build(pipeline, job, run_number=run_number, **settings)
+            return run_in_thread(pipeline.run)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,8 +152,8 @@ def local_runner(arguments: list[str], *, workers: int | None = None, processes:
         environment = EmbeddedPythonGrpcEnvironment(data_buffer_time_limit_ms=-1)
     else:
         threads = max(threads // processes, 1)
-        verbose = logging.getLogger().isEnabledFor(logging.INFO)
-        environment = SubprocessSDKEnvironment.from_command_string(worker_process.shell_command(verbose=verbose))
+        command = worker_process.worker_command(verbose=_is_verbose())
+        environment = SubprocessSDKEnvironment.from_command_string(command)
     # Beam advises to set its running mode, but the threads are set up differently here.
     logging.getLogger(fn_runner.__name__).addFilter(lambda record: "direct_running_mode" not in record.getMessage())
     direct = options.view_as(pipeline_options.DirectOptions)
@@ -159,6 +164,10 @@ def local_runner(arguments: list[str], *, workers: int | None = None, processes:
     provision = fn_runner.ExtendedProvisionInfo(beam_provision_api_pb2.ProvisionInfo(pipeline_options=encoded))
     made = fn_runner.FnApiRunner(default_environment=environment, provision_info=provision)
     return LocalRunner(options, made, threads, processes)
+
+
+def _is_verbose() -> bool:
+    return logging.getLogger().isEnabledFor(logging.INFO)
 
 
 def _remote_runner(arguments: list[str], name: str, output_path: str) -> RemoteRunner:

@@ -73,6 +73,13 @@ class WorkerDiedError(Exception):
     """A worker process has died. Beam's local runner would wait for it forever."""
 
 
+def how_it_ended(status: int) -> str:
+    """What the status of a process of this run says, as the end of a sentence."""
+    number = max(-status, 0)
+    hint = " (out of memory? give fewer --processes)" if number == signal.SIGKILL else ""
+    return f"was killed by {signal.Signals(number).name}{hint}" if number else f"ended with status {status}"
+
+
 def run_in_thread(function: Callable[[], Any]) -> Any:
     """What the function returns or raises, called in another thread: the main thread stays open to signals.
 
@@ -93,10 +100,7 @@ def run_in_thread(function: Callable[[], Any]) -> Any:
         if code is None:
             excepthook(thread)
             return
-        number = max(-int(code[1]), 0)
-        how = f"was killed by {signal.Signals(number).name}" if number else f"ended with status {code[1]}"
-        hint = " (out of memory? give fewer --processes)" if number == signal.SIGKILL else ""
-        ended.put((None, WorkerDiedError(f"a worker process {how}{hint}")))
+        ended.put((None, WorkerDiedError(f"a worker process {how_it_ended(int(code[1]))}")))
 
     threading.excepthook = note
     try:

@@ -15,10 +15,14 @@ from layerbeam.transforms.hardware import import_tensorflow
 _POLL_INTERVAL_SECONDS = 0.2
 
 
-def shell_command(*, verbose: bool) -> str:
+def worker_command(*, verbose: bool) -> str:
     """The command that starts a worker of this process."""
-    command = python_command("from layerbeam.pipeline.run.worker_process import main; main()")
-    command += [str(os.getpid())] + ["--verbose"] * verbose
+    return shell_command(__name__, str(os.getpid()), verbose=verbose)
+
+
+def shell_command(module: str, argument: str, *, verbose: bool) -> str:
+    """The command that calls `main` of this module in a process that no signal ends but SIGKILL."""
+    command = [*python_command(f"from {module} import main; main()"), argument] + ["--verbose"] * verbose
     # Ctrl-C reaches every process at the terminal, SIGTERM every process of a service: the driver decides. Set here,
     # because Python would print a traceback while it starts. `exec`: without a shell process in between.
     return f"trap '' INT TERM; exec {shlex.join(command)}"

@@ -1,7 +1,7 @@
 """Runs with a stand-in for a GPU: how fast is what is around the encoder, and how long does the device wait for it?
 
     python device.py [--rate TOKENS_PER_SECOND] [--latency SECONDS] [--lines N] [--rounds N] [--views ...]
-                     [--threads ...] [--processes ...] [--set K=V ...] [--plain] [--gil]
+                     [--threads ...] [--processes ...] [--one-encoder] [--set K=V ...] [--plain] [--gil]
 
 The stand-in takes `latency + padded tokens / rate` for a batch, one batch at a time, without Python's lock; all
 processes share one device. Its layers stay on it: only what a view takes or pools is copied, from random numbers that
@@ -105,14 +105,17 @@ class Loader:
     pad_id: int
     device: tuple[float, float, str]
 
-    def __call__(self) -> StandIn:
+    def __call__(self, job: Any) -> StandIn:
         return StandIn(self.layers, self.width, self.pad_id, *self.device)
 
 
-def run(config: str, device: tuple[float, float, str], threads: int, processes: int | None) -> None:
+def run(
+    config: str, device: tuple[float, float, str], threads: int, processes: int | None, *, one_encoder: bool
+) -> None:
     """Run a configuration with the stand-in in the place of its encoder."""
     from layerbeam.pipeline.config import load
     from layerbeam.pipeline.config.job import Job, resolve
+    from layerbeam.pipeline.run import build, encoder_process
     from layerbeam.pipeline.run.engines import local_runner
     from layerbeam.pipeline.run.run import LocalRun
     from layerbeam.transforms.views.view import needed_layers
@@ -120,9 +123,10 @@ def run(config: str, device: tuple[float, float, str], threads: int, processes: 
     job = resolve(load.load(config))
     loader = Loader(needed_layers(job.views), job.encoder.hidden_size, job.encoder.special.pad, device)
 
-    Job.load_encoder = property(lambda _: loader)  # type: ignore[assignment,method-assign]
+    build.load_encoder = loader  # type: ignore[assignment]
     Job.begin_to_load_encoder = lambda _: None  # type: ignore[method-assign]
     runner = local_runner([], workers=threads * (processes or 1), processes=processes)
+    encoder_process.is_needed = lambda device: one_encoder
     LocalRun(job=job, local=runner).run()
 
 
@@ -139,7 +143,7 @@ def measure(folder: Path, options: argparse.Namespace, view: str, threads: int, 
     (folder / "c.yaml").write_text(yaml.safe_dump(config))
     program = ["-c", f"import device; device.run({str(folder / 'c.yaml')!r}, "]
     device = (options.rate, options.latency, str(folder / "device"))
-    program[1] += f"{device!r}, {threads}, {processes if processes > 1 else None})"
+    program[1] += f"{device!r}, {threads}, {processes if processes > 1 else None}, one_encoder={options.one_encoder})"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, *program]
     if options.gil and lines > 1:
@@ -174,6 +178,7 @@ def main() -> None:
     parser.add_argument("--views", nargs="+", default=list(VIEWS), choices=list(VIEWS))
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--processes", nargs="+", type=int, default=[1])
+    parser.add_argument("--one-encoder", action="store_true", help="one process encodes for the others")
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME: VALUE", help="settings of the encoder")
     parser.add_argument("--plain", action="store_true", help="Parquet without compression")
     parser.add_argument("--gil", action="store_true")

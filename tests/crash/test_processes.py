@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -17,6 +18,14 @@ from workplace import Workplace
 from layerbeam.pipeline.run import engines, worker_process
 
 SLICE_BYTES = 1000
+# The command, on a machine where processes would share a GPU.
+ONE_ENCODER = """
+import sys
+from layerbeam.__main__ import main
+from layerbeam.pipeline.run import encoder_process
+encoder_process.is_needed = lambda device: True
+sys.exit(main())
+"""
 BLOCKS_BEGUN = Path(__file__).parent / "blocks_begun"
 
 
@@ -24,10 +33,18 @@ def prepared(workplace: Workplace) -> None:
     workplace.prepare("\n".join(random_lines(1500)), input={"slice_bytes": SLICE_BYTES})
 
 
-def children(workplace: Workplace) -> list[int]:
-    """Worker processes of runs in this test's folder."""
+@pytest.fixture
+def one_encoder(workplace, monkeypatch):
+    """A prepared folder, whose commands have one process that encodes for the workers."""
+    prepared(workplace)
+    monkeypatch.setattr(workplace, "command", lambda *arguments: [sys.executable, "-c", ONE_ENCODER, *arguments])
+    return workplace
+
+
+def children(workplace: Workplace, kind: str = "(worker|encoder)_process") -> list[int]:
+    """Processes of runs in this test's folder."""
     found = subprocess.run(
-        ["pgrep", "-f", "layerbeam.pipeline.run.worker_process"], capture_output=True, text=True, check=False
+        ["pgrep", "-f", rf"layerbeam\.pipeline\.run\.{kind}"], capture_output=True, text=True, check=False
     )
     pids = [int(pid) for pid in found.stdout.split()]
     return [pid for pid in pids if os.path.exists(f"/proc/{pid}") and _folder(pid) == str(workplace.folder)]
@@ -123,7 +140,7 @@ def test_workers_do_not_outlive_a_killed_driver(workplace):
 
 def test_worker_of_a_driver_that_died_before():
     """Its parent is another process, as after the death of its own, although the number is that of a live process."""
-    command = worker_process.shell_command(verbose=False)
+    command = worker_process.worker_command(verbose=False)
     assert subprocess.run(["sh", "-c", f"({command}); exit $?"], timeout=240, check=False).returncode == 1
 
 
@@ -140,6 +157,61 @@ def test_signal_to_process_group_interrupts(workplace, commits, number):
     assert "Traceback" not in err
     assert_workers_end(workplace)
     assert "out: unfinished: interrupted" in workplace.show().out
+
+
+def test_one_process_that_encodes_writes_same_bytes(one_encoder):
+    one_encoder.run("--output", "threads")
+    with one_encoder.at_work("--processes", "2") as process:
+        encoders, workers = children(one_encoder, "encoder_process"), children(one_encoder, "worker_process")
+        assert process.wait(timeout=240) == 0
+    assert (len(encoders), len(workers)) == (1, 2)
+    assert_workers_end(one_encoder)
+    assert one_encoder.files() == one_encoder.files("threads")
+    threads, processes = (
+        json.loads((one_encoder.folder / name / "_runs/1.json").read_text())["counts"] for name in ("threads", "out")
+    )
+    for name in ("encoded_tokens", "padded_tokens", "blocks_written"):
+        assert processes[name] == threads[name]
+    assert processes["forward_microseconds"] > 0
+
+
+def test_death_of_the_process_that_encodes_ends_run_and_next_run_resumes(one_encoder):
+    with one_encoder.at_work("--processes", "2") as process:
+        os.kill(*children(one_encoder, "encoder_process"), signal.SIGKILL)
+        _, err = process.communicate(timeout=240)
+    assert process.returncode == 1
+    assert err.splitlines()[-1] == (
+        "layerbeam: the process that encodes was killed by SIGKILL (out of memory? give fewer --processes); completed "
+        "blocks are kept: run the same command again to resume"
+    )
+    assert "Traceback" not in err
+    assert_workers_end(one_encoder)
+    one_encoder.run()
+    one_encoder.run("--output", "threads")
+    assert one_encoder.files() == one_encoder.files("threads")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_process_that_encodes_does_not_outlive_its_run(one_encoder, number):
+    """Neither if the driver alone is killed, nor if all of its processes get a signal."""
+    with one_encoder.at_work("--processes", "2", new_session=True) as process:
+        assert len(children(one_encoder, "encoder_process")) == 1
+        (os.kill if number == signal.SIGKILL else os.killpg)(process.pid, number)
+        _, err = process.communicate(timeout=240)
+        assert_workers_end(one_encoder)
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
+    assert "Traceback" not in err
+
+
+def test_error_of_the_process_that_encodes_is_that_of_the_run(workplace, monkeypatch):
+    """Processes of a run with `device: gpu` have one."""
+    workplace.prepare("a line\n", encoder={"device": "gpu"})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    done = workplace.start("run", "c.yaml", "--processes", "2")
+    assert done.status == 1
+    failed, hint = done.err.splitlines()[-2:]
+    assert failed.startswith("layerbeam: failed: DeviceError: encoder.device: gpu, and TensorFlow")
+    assert hint.startswith("layerbeam: completed blocks are kept")
 
 
 def test_threads_are_divided_among_processes():

@@ -16,6 +16,7 @@ from layerbeam.transforms.encode.isolate import encode_or_reject
 from layerbeam.transforms.encoders import EncoderSource, load_encoder
 from layerbeam.transforms.flow import counters, metrics
 from layerbeam.transforms.flow.blocks import TokenBlock, VectorBlock
+from layerbeam.transforms.flow.calls import Caller
 from layerbeam.transforms.flow.stage import StageFn, register_coders
 from layerbeam.transforms.hardware import Hardware, load_tensorflow, placement
 from layerbeam.transforms.settings import EncodeSettings
@@ -66,7 +67,13 @@ class EncodeBlocks(beam.PTransform):
         return blocks | encode.with_input_types(TokenBlock).with_output_types(VectorBlock)
 
     def start(self) -> Callable[[TokenBlock], Iterator[VectorBlock]]:
-        """The stage as a function. Imports TensorFlow, and loads the encoder unless this process has it."""
+        """The stage as a function; it loads the encoder, unless it is loaded, or calls the process that has it."""
+        address = self.hardware.encoder_process
+        encode = self._make_encode() if address is None else Caller(address, self._make_encode)
+        return functools.partial(self._run, encode)
+
+    def _make_encode(self) -> Callable[[TokenBlock], tuple[VectorBlock, EncodeCost]]:
+        """What encodes a block in this process."""
         load_tensorflow(self.hardware)
         forward = self._shared.acquire(lambda: Forward(self._load(), self.hardware.threads))
         return functools.partial(self._encode, forward)
@@ -78,12 +85,18 @@ class EncodeBlocks(beam.PTransform):
             layers, dense = needed_layers(self.views), needed_dense(self.views)
             return load_encoder(self.encoder, layers=layers, pooler=needs_pooler(self.views), dense=dense)
 
-    def _encode(self, forward: Forward, tokens: TokenBlock) -> Iterator[VectorBlock]:
-        counters.note_time(metrics.ENCODING_BEGAN)
+    def _encode(self, forward: Forward, tokens: TokenBlock) -> tuple[VectorBlock, EncodeCost]:
         cost = EncodeCost()
         vectors = encode_or_reject(
             tokens, lambda block: encode_block(block, forward, self.views, self.settings, cost), forward.check
         )
+        return vectors, cost
+
+    def _run(
+        self, encode: Callable[[TokenBlock], tuple[VectorBlock, EncodeCost]], tokens: TokenBlock
+    ) -> Iterator[VectorBlock]:
+        counters.note_time(metrics.ENCODING_BEGAN)
+        vectors, cost = encode(tokens)
         counters.count_changes(tokens.text.counts, vectors.tokens.text.counts)
         counters.count(metrics.HALVED_BATCHES, cost.halved_batches)
         counters.count(metrics.PADDED_TOKENS, cost.padded_tokens)
