@@ -45,7 +45,7 @@ KIT := $(if $(filter cpu-,$(DEVICE)-$(WHEELS)),$(VENV)/installed,$(GPU)/installe
 need_python = @test -n "$(PYTHON)" || { \
 	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help help-all demo test test-slow test-isa test-crash soak soak-killed soak-faults soak-random test-readers test-dataflow test-azure test-parity test-airflow test-beam-extras test-image lint types fits audit check format constraints clean test-flink test-spark test-pool test-prism test-hosts dist test-package docs notebook reference test-report test-tf220 test-image-gpu test-image-tpu test-gpu wheels
+.PHONY: help help-all demo test test-slow test-isa test-crash soak soak-killed soak-faults soak-random test-readers test-dataflow test-azure test-parity test-airflow test-beam-extras test-iceberg test-image lint types fits audit check format constraints clean test-flink test-spark test-pool test-prism test-hosts dist test-package docs notebook reference test-report test-tf220 test-image-gpu test-image-tpu test-gpu wheels
 
 help: ## show this list; `make help-all` has every target
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -356,6 +356,9 @@ $(EXTRAS)/installed: tests/beam_extras/requirements.txt $(VENV)/installed
 
 test-beam-extras: $(EXTRAS)/installed #- Beam YAML, and Beam's sink for Milvus with a server (downloads 120 MB once)
 	PYTHONPATH=$(CURDIR)/$(EXTRAS) $(PYTEST) tests/beam_extras
+
+test-iceberg: $(VENV)/installed-readers $(ENGINES)/iceberg/$(JARS) #- Beam's managed sink for Iceberg (needs Java 17 and Maven; downloads 150 MB once)
+	$(PYTEST) tests/engines/test_iceberg.py
 
 $(AUDITOR)/installed: .ci/audit-requirements.txt
 	$(need_python)

@@ -30,4 +30,4 @@ def test_the_yaml_is_that_of_the_example():
 
 
 def test_all_programs_are_run():
-    assert set(PROGRAMS) == {*PRINTED, "Milvus"}  # tests/beam_extras runs that
+    assert set(PROGRAMS) == {*PRINTED, "Iceberg", "Milvus"}  # tests/engines and tests/beam_extras run these
