@@ -17,6 +17,7 @@ import pytest
 import yaml
 from repository import ROOT, tracked
 
+import layerbeam
 from layerbeam.pipeline.cli import main
 from layerbeam.pipeline.cli import parser as command_line
 from layerbeam.pipeline.commands import beam_options
@@ -81,6 +82,18 @@ def test_anchors_follow_github():
     assert "exit-statuses" in anchors("docs/scheduled_runs.md")
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/")])
+def test_first_paragraph_says_for_whom_the_page_is(page):
+    text = re.sub(r"<!--.*?-->\n", "", (ROOT / page).read_text(), flags=re.DOTALL)
+    assert re.match(r"# .+\n\n+For [a-zA-Z ]+", text)
+
+
+def test_every_public_name_is_in_the_reference(reference):
+    assert {name for names in reference.API.values() for name in names} - {"Run", "View"} == {
+        name for name in layerbeam.__all__ if name != "__version__"
+    }
+
+
 def test_readme_links_lead_to_every_page():
     reached: set[str] = set()
     new = {"README.md"}
@@ -119,7 +132,7 @@ def test_settings_are_read_off_the_models(reference):
     assert load.load(str(ROOT / "configs/demo.yaml")).views  # the models are those that runs use
 
 
-@pytest.mark.parametrize("page", ["docs/settings.md", "docs/commands.md", "pipeline/config/schema.json"])
+@pytest.mark.parametrize("page", ["docs/settings.md", "docs/commands.md", "docs/api.md", "pipeline/config/schema.json"])
 def test_reference_is_up_to_date(reference, page):
     assert (ROOT / page).read_text() == reference.PAGES[page](), "run: make reference"
 

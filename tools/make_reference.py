@@ -1,4 +1,4 @@
-"""Write docs/settings.md, docs/commands.md and the JSON Schema of a configuration from the code: `make reference`.
+"""Write docs/settings.md, docs/commands.md, docs/api.md and the JSON Schema of a configuration: `make reference`.
 
 A test fails if they are outdated.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import inspect
 import json
 import re
+import textwrap
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,8 +19,10 @@ from typing import Any, Literal, Union
 
 import pydantic
 
+import layerbeam
 from layerbeam.pipeline.cli import parser as command_line
 from layerbeam.pipeline.config.schema import BEAM, SECTIONS, Config, default_of, fields_of
+from layerbeam.pipeline.dataset.reader import Run, View
 from layerbeam.pipeline.init.template import to_yaml
 from layerbeam.transforms.settings import REQUIRED, Settings
 
@@ -108,9 +112,10 @@ def settings_page() -> str:
         "# Settings",
         "",
         WRITTEN.format(source="pipeline/config/schema.py, transforms/views/view.py and transforms/settings.py"),
-        "A configuration is a YAML file with the sections below. `layerbeam init` writes one with every setting in it;",
-        "`layerbeam run CONFIG --set encoder.max_seq_length=64` changes one of them. An unknown name, a value that is",
-        "not allowed or a layer that the encoder does not have is an error before anything starts.",
+        "For those who look up a setting. A configuration is a YAML file with the sections below. `layerbeam init`",
+        "writes one with every setting in it; `layerbeam run CONFIG --set encoder.max_seq_length=64` changes one of",
+        "them. An unknown name, a value that is not allowed or a layer that the encoder does not have is an error",
+        "before anything starts.",
         "",
         "## The ten that most configurations set",
         "",
@@ -165,7 +170,8 @@ def _cell(text: str) -> str:
 
 def commands_page() -> str:
     parser = command_line.make_parser("")
-    lines = ["# Commands", "", WRITTEN.format(source="the modules pipeline/*/command.py"), str(parser.description), ""]
+    lines = ["# Commands", "", WRITTEN.format(source="the modules pipeline/*/command.py")]
+    lines += [f"For those who look up a command or an option. {parser.description}", ""]
     commands = _commands(parser)
     briefly = {choice.dest: str(choice.help) for action in _subparsers(parser) for choice in action._choices_actions}
     lines += ["| command | what it does |", "|---|---|"]
@@ -207,6 +213,106 @@ def _name(action: argparse.Action) -> str:
     return ", ".join(f"`{option}{value}`" for option in action.option_strings)
 
 
+# What docs/api.md shows, in its order. Of a run and a view also these of their attributes.
+API = {
+    "Embed, run and read": ("encode", "run", "open_run", "Run", "View"),
+    "In a Beam pipeline": ("EmbedText", "EmbedRows", "ModelHandler", "Embeddings", "TextError"),
+    "The stages of a run": (
+        *("FindFiles", "SliceFiles", "ReadBlocks", "TokenizeBlocks", "EncodeBlocks", "WriteBlocks"),
+        *("make_table", "open_encoder", "load_encoder"),
+    ),
+    "What flows between the stages": (
+        *("InputFile", "Slice", "TextBlock", "TokenBlock", "VectorBlock", "Commit", "Output", "EncoderSource"),
+        *("ViewSpec", "Hardware", "BlockLimits", "RecordFormat", "SequenceSettings", "EncodeSettings", "WordPiece"),
+    ),
+}
+ATTRIBUTES: dict[type, tuple[str, ...]] = {
+    Run: ("views", "view", "rejects", "inputs", "differences", "changes", "summary", "encode"),
+    View: (
+        *("num_rows", "vectors", "paths", "schema", "to_arrow", "to_numpy", "to_pandas", "iter_batches", "dataset"),
+        *("nearest", "batches", "to_tf_dataset", "to_torch", "export"),
+    ),
+}
+
+
+def api_page() -> str:
+    lines = ["# Python reference", "", WRITTEN.format(source="the docstrings of what `import layerbeam` gives")]
+    lines += [
+        "For Python programmers who look up a name. [python.md](python.md), [in_beam.md](in_beam.md) and",
+        "[custom_pipelines.md](custom_pipelines.md) show these names at work.",
+    ]
+    for title, names in API.items():
+        lines += ["", f"## {title}"]
+        for name in names:
+            described = {"Run": Run, "View": View}.get(name) or getattr(layerbeam, name)
+            lines += ["", f"### {name}", "", *_described(name, described)]
+            for attribute in ATTRIBUTES.get(described, ()):
+                lines += ["", *_described(f"{name}.{attribute}", inspect.getattr_static(described, attribute))]
+    return "\n".join(lines) + "\n"
+
+
+def _described(name: str, described: Any) -> Iterator[str]:
+    """Its signature and its docstring."""
+    function = described.fget if isinstance(described, property) else getattr(described, "func", described)
+    if isinstance(described, property) or function is not described:
+        yield from ("```python", f"{name}: {inspect.signature(function).return_annotation}", "```")
+    elif name not in ("Run", "View", "TextError"):  # programs do not make these
+        yield from ("```python", f"{name}{_signature(function)}", "```")
+    yield ""
+    yield _sections(inspect.getdoc(function) or "")
+
+
+def _signature(function: Any) -> str:
+    """(text: str, *, n: int = 1) -> list[str]; a parameter in each line if it is long."""
+    signature, given, kind = inspect.signature(function), [], None
+    for each in signature.parameters.values():
+        if each.name == "self":
+            continue
+        if each.kind is each.KEYWORD_ONLY and kind not in (each.KEYWORD_ONLY, each.VAR_POSITIONAL):
+            given.append("*")
+        kind = each.kind
+        annotation = re.sub(r"^Annotated\[(.+?), \w+\(\w+\)\]$", r"\1", each.annotation)
+        shown = f"{'**' if kind is each.VAR_KEYWORD else ''}{each.name}: {annotation}"
+        if each.default is not each.empty:
+            made = repr(each.default)
+            shown += " = ..." if len(made) > 30 or made == "<factory>" else f" = {made}"
+        given.append(shown)
+    result = signature.return_annotation
+    returned = "" if result in (None, "None", signature.empty) else f" -> {result}"
+    line = f"({', '.join(given)}){returned}"
+    return line if len(line) < 80 else "(\n" + "".join(f"    {each},\n" for each in given) + f"){returned}"
+
+
+_SECTION = re.compile(r"^((?:Args|Returns|Raises|Warns|Yields|Example)(?: \(.*\))?):\n", re.MULTILINE)
+
+
+def _sections(text: str) -> str:
+    """The sections of a docstring as lists, and its examples as code.
+
+    >>> print(_sections("A sum.\\n\\nArgs:\\n    a: One\\n        number.\\n    b: Another."))
+    A sum.
+    <BLANKLINE>
+    **Args**
+    <BLANKLINE>
+    * `a`: One
+      number.
+    * `b`: Another.
+    """
+    first, *rest = _SECTION.split(text.strip())
+    parts = [first.strip()]
+    for title, body in zip(rest[::2], rest[1::2], strict=True):
+        shown = textwrap.dedent(body).strip()
+        if shown.startswith(">>> "):
+            parts.append(f"**{title}**\n\n```pycon\n{shown}\n```")
+            continue
+        # Continued lines are indented by 2 or 4.
+        items = re.sub(
+            r"^ +", "  ", re.sub(r"^(\*{0,2}\w+): ", r"* `\1`: ", shown, flags=re.MULTILINE), flags=re.MULTILINE
+        )
+        parts.append(f"**{title}**\n\n{items}")
+    return "\n\n".join(parts)
+
+
 def json_schema() -> str:
     """The JSON Schema of a configuration file, for editors."""
     schema = pydantic.TypeAdapter(Config).json_schema() | {"$schema": "https://json-schema.org/draft/2020-12/schema"}
@@ -216,6 +322,7 @@ def json_schema() -> str:
 PAGES = {
     "docs/settings.md": settings_page,
     "docs/commands.md": commands_page,
+    "docs/api.md": api_page,
     "pipeline/config/schema.json": json_schema,
 }
 
