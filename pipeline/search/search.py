@@ -137,7 +137,7 @@ def _view(run: Run, name: str | None, *, of_texts: bool) -> View:
         raise UsageError(f"--view {name}: has a row per {view.level}, not per text: give --like FILE:LINE:WORD")
     if view.has_vector_lists:
         what = "has a list of vectors in each row (pooling: none), not one vector"
-        raise UsageError(f"--view {name}: {what}: see Lists of vectors in docs/output.md")
+        raise UsageError(f"--view {name}: {what}: see docs/output.md")
     raise UsageError(
         f"--view {name}: its rows have no place in a file; in Python: open_run(...)[{name!r}].nearest(...)"
     )
@@ -150,7 +150,7 @@ def _only_view(run: Run, views: Sequence[View], *, of_texts: bool) -> View:
     kind = "views of texts with one vector each" if of_texts else "views with a vector per row and its place"
     known = ", ".join(view.name for view in views)
     lists = [each for each in run if run[each].has_vector_lists]
-    only = f", only lists of vectors ({', '.join(lists)}): see Lists of vectors in docs/output.md" if lists else ""
+    only = f", only lists of vectors ({', '.join(lists)}): see docs/output.md" if lists else ""
     what = f"several {kind}: {known}" if views else f"no {kind}{only}"
     raise UsageError(f"--view is missing: {run.path} has {what}")
 

@@ -220,7 +220,7 @@ REFUSED = """
 --text x --view words
     --view words: has a row per word, not per text: give --like FILE:LINE:WORD
 --text x --view lists
-    --view lists: has a list of vectors in each row (pooling: none), not one vector: see Lists of vectors in docs/output.md
+    --view lists: has a list of vectors in each row (pooling: none), not one vector: see docs/output.md
 --like corpus/a.txt:0:bank --view types
     --view types: its rows have no place in a file; in Python: open_run(...)['types'].nearest(...)
 --text x --view texts
