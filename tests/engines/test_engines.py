@@ -209,6 +209,15 @@ def test_job_outlives_the_program_that_submitted_it(engine):
 
 
 @flink
+def test_stages_of_a_stream_write_the_same_bytes(engine):
+    """Beam's runner for Flink 2 translates every pipeline like this one, and has no other way."""
+    engine.commits()
+    engine.on_engine("stream", "--streaming", ONE_WORKER_PROCESS)
+    assert engine.files("stream") == engine.files("local")
+    assert len({node for node, _, _ in engine.commits()}) == 2
+
+
+@flink
 def test_forced_start_beside_an_interrupted_job(engine):
     """The older job ends without an error, so its engine does not try it again."""
     interrupt(engine, "both")
