@@ -2,6 +2,8 @@
 
 It needs Airflow 3 with the providers google and apache-beam, and the connection google_cloud_default with a service
 account that may launch Dataflow jobs and read the bucket.
+
+How it was checked: run by the real Airflow with a local stand-in for Google (`make test-airflow`), never with Google.
 """
 
 from datetime import datetime, timedelta

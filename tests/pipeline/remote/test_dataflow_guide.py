@@ -144,11 +144,18 @@ def test_parameter_table_matches_metadata():
 
 def test_layerbeam_commands_are_valid():
     runs = [shlex.split(command)[1:] for command in commands("layerbeam")]
-    assert [words[1] for words in runs] == ["configs/dataflow-cpu.yaml", "configs/dataflow-gpu.yaml"]
+    assert [words[:2] for words in runs] == [
+        ["run", "configs/dataflow-cpu.yaml"],
+        ["run", "configs/dataflow-gpu.yaml"],
+        ["plan", "configs/dataflow-cpu.yaml"],
+    ]
     for words in runs:
         options, rest = make_parser("test").parse_known_args(words)
         assert options.input == ["gs://my-bucket/corpus/*.txt"]
-        beam_options.check_arguments(rest, options.own_options)
+        if words[0] == "run":
+            beam_options.check_arguments(rest, options.own_options)
+        else:
+            assert rest == []
     in_text = re.findall(r"`(--[a-z]+_[a-z_]+)(?:=[^`]*)?`", GUIDE)
     assert "--no_use_public_ips" in in_text
     values = {"--no_use_public_ips": "", "--no_wait_until_finish": "", "--flexrs_goal": "=COST_OPTIMIZED"}
