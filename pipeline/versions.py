@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import platform
 from collections.abc import Mapping
 from importlib import metadata
 
-_PACKAGES = ("layerbeam", "apache-beam", "tensorflow", "tensorflow-text", "numpy", "pyarrow")
+_PACKAGES = ("layerbeam", "apache-beam", "tensorflow", "tensorflow-text", "numpy", "pyarrow", "sentencex")
 # Workers need exactly these versions: objects are pickled between the processes, and each release of sentencex changes
 # some sentences.
 _SAME = ("layerbeam", "apache-beam", "sentencex")
@@ -36,8 +35,6 @@ def minor_of(version: str) -> str:
 def versions() -> dict[str, str]:
     """The versions in this process. VersionError if TensorFlow and TF Text do not fit."""
     found = {"python": platform.python_version()} | {name: metadata.version(name) for name in _PACKAGES}
-    with contextlib.suppress(metadata.PackageNotFoundError):  # it has no wheel for Python 3.10 on macOS
-        found["sentencex"] = metadata.version("sentencex")
     tensorflow, text = found["tensorflow"], found["tensorflow-text"]
     if minor_of(tensorflow) != minor_of(text):
         # pip never does that by itself: each TF Text requires the TensorFlow of its minor version.
@@ -51,10 +48,10 @@ def versions() -> dict[str, str]:
 def check_versions(expected: Mapping[str, str]) -> None:
     """Raises VersionError if this process differs from `expected` in a way that matters."""
     here = versions()
-    wrong = [name for name in _SAME if name in expected and here.get(name) != expected[name]]
+    wrong = [name for name in _SAME if here[name] != expected[name]]
     wrong += [name for name in _SAME_MINOR if minor_of(here[name]) != minor_of(expected[name])]
     if wrong:
-        differences = ", ".join(f"{name} {here.get(name, '(missing)')} instead of {expected[name]}" for name in wrong)
+        differences = ", ".join(f"{name} {here[name]} instead of {expected[name]}" for name in wrong)
         image, theirs = "", ""
         if "tensorflow" in wrong:
             wanted, found = minor_of(expected["tensorflow"]), minor_of(here["tensorflow"])

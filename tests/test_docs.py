@@ -132,7 +132,9 @@ def test_settings_are_read_off_the_models(reference):
     assert load.load(str(ROOT / "configs/demo.yaml")).views  # the models are those that runs use
 
 
-@pytest.mark.parametrize("page", ["docs/settings.md", "docs/commands.md", "docs/api.md", "pipeline/config/schema.json"])
+@pytest.mark.parametrize(
+    "page", ["docs/settings.md", "docs/commands.md", "docs/api.md", "llms.txt", "pipeline/config/schema.json"]
+)
 def test_reference_is_up_to_date(reference, page):
     assert (ROOT / page).read_text() == reference.PAGES[page](), "run: make reference"
 

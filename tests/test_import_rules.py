@@ -9,6 +9,7 @@ import importlib
 import itertools
 import pkgutil
 import re
+import tomllib
 
 import pytest
 from repository import DATA, ROOT, python
@@ -224,8 +225,6 @@ def test_every_module_can_be_imported_in_the_image():
 
 
 def test_every_module_is_in_the_wheel():
-    import tomllib  # Python 3.11
-
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     packages = {module for module in MODULES if any(m.startswith(f"{module}.") for m in MODULES)}
     assert packages <= set(settings["tool"]["setuptools"]["packages"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -31,10 +32,12 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def install(clone: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "tools/install.py", "env", "--no-deps", "six"]
+def install(clone: Path, *arguments: str, status: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "tools/install.py", "env", *(arguments or ("--no-deps", "six"))]
     env = {"PATH": os.defpath, "HOME": str(clone), **variables}
-    return subprocess.run(command, cwd=clone, env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=clone, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    return done
 
 
 def test_uv_gets_the_settings_of_pip(clone):
@@ -69,3 +72,38 @@ def test_pip_installs_what_uv_cannot(clone):
         "-m ensurepip",
         "-m pip install --quiet --no-deps six",
     ]
+
+
+@pytest.mark.parametrize(
+    ("wheels", "file"), [({}, "constraints-hashed.txt"), ({"PIP_NO_INDEX": "1"}, "constraints.txt")]
+)
+def test_uv_checks_hashes_unless_it_installs_from_a_folder(clone, wheels, file):
+    executable(clone / ".venv-uv/bin/uv", UV_THAT_PRINTS)
+    done = install(clone, "--constraint", "constraints.txt", "six", **wheels)
+    assert done.stdout.splitlines()[0] == f"pip install --quiet --python env/bin/python --constraint {file} six"
+
+
+def test_pip_does_not_install_a_file_of_another_hash(clone):
+    executable(clone / ".venv-uv/bin/uv", "#!/bin/sh\necho '  cause: Hash mismatch for `six==1.17.0`' >&2\nexit 1\n")
+    assert "pip tries" not in install(clone, status=1).stderr
+
+
+def test_pip_is_renewed_for_groups(clone):
+    executable(clone / ".venv-uv/bin/uv", "#!/bin/sh\nexit 2\n")
+    executable(clone / "env/bin/python", '#!/bin/sh\necho "$@" >&2\n')
+    assert install(clone, "--group", "dev").stderr.splitlines()[1:] == [
+        "-m ensurepip",
+        "-m pip install --quiet pip>=25.1",
+        "-m pip install --quiet --group dev",
+    ]
+
+
+def test_pins_are_the_same_with_and_without_hashes():
+    hashed, pins = ((ROOT / name).read_text() for name in ("constraints-hashed.txt", "constraints.txt"))
+    blocks = re.findall(r"^(\S+==.*?)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", hashed, re.MULTILINE)
+    assert [pin for pin, _ in blocks] == [line for line in pins.splitlines() if not line.startswith("#")]
+    assert len(blocks) == hashed.count("==") - hashed.count(" == ")
+
+
+def test_pins_name_no_package_index():
+    assert [name for name in ROOT.glob("constraints*.txt") if "://" in name.read_text()] == []

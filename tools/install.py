@@ -1,7 +1,9 @@
 """Installs packages as `pip install` does, by uv, in a fraction of the time: python tools/install.py ENV ARGUMENT ...
 
 ENV is a virtual environment, with or without pip. uv itself, in the version of constraints.txt, goes into .venv-uv. It
-reads none of pip's settings, so those that say where packages come from are passed on. If uv fails, pip installs.
+reads none of pip's settings, so those that say where packages come from are passed on. In place of constraints.txt uv
+gets constraints-hashed.txt, and checks the hashes; not of a folder of wheels, some of which are built from source. If
+uv fails, pip installs, but not in place of a file with another hash.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 UV = ROOT / ".venv-uv"
+HASHED = {"constraints.txt": "constraints-hashed.txt"}
 
 # pip's setting, uv's variable, and what stands between the values of this variable.
 SETTINGS = [
@@ -39,11 +42,17 @@ def main(environment: str, *arguments: str) -> int:
         as_root = os.environ | {"PIP_ROOT_USER_ACTION": "ignore"}  # a folder of its own is safe
         run(pip, "-m", "pip", "install", "--quiet", *target, *constraints, "uv", env=as_root)
     if os.path.exists(uv):
-        done = run(uv, "pip", "install", "--quiet", "--python", python, *arguments, env=variables(pip) | os.environ)
-        if done.returncode == 0:
-            return 0
+        env = variables(pip) | os.environ
+        pinned = arguments if "UV_NO_INDEX" in env else [HASHED.get(argument, argument) for argument in arguments]
+        command = [uv, "pip", "install", "--quiet", "--python", python, *pinned]
+        done = run(*command, env=env, stderr=subprocess.PIPE)
+        print(done.stderr, end="", file=sys.stderr)
+        if done.returncode == 0 or "Hash mismatch" in done.stderr:
+            return done.returncode
     print(f"uv cannot install into {environment}; pip tries", file=sys.stderr)
     run(python, "-m", "ensurepip", stdout=subprocess.DEVNULL)
+    if "--group" in arguments:
+        run(python, "-m", "pip", "install", "--quiet", "pip>=25.1")  # ensurepip's may be older
     return run(python, "-m", "pip", "install", "--quiet", *arguments).returncode
 
 

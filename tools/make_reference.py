@@ -1,4 +1,4 @@
-"""Write docs/settings.md, docs/commands.md, docs/api.md and the JSON Schema of a configuration: `make reference`.
+"""Write docs/settings.md, docs/commands.md, docs/api.md, llms.txt and the schema of a configuration: `make reference`.
 
 A test fails if they are outdated.
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, Union
 
 import pydantic
+import yaml
 
 import layerbeam
 from layerbeam.pipeline.cli import parser as command_line
@@ -319,7 +320,49 @@ def json_schema() -> str:
     return json.dumps(schema, indent=1) + "\n"
 
 
+def llms_txt() -> str:
+    """The pages of the site for programs that read documentation (llmstxt.org), from the list in mkdocs.yml."""
+    site = (ROOT / "mkdocs.yml").read_text()
+    name, description = (re.findall(rf"^site_{key}: (.*)$", site, re.MULTILINE)[0] for key in ("name", "description"))
+    lines = [f"# {name}", "", f"> {description}"]
+    for entry in yaml.safe_load(site[site.index("\nnav:") :])["nav"]:
+        ((section, pages),) = entry.items()
+        lines += ["", f"## {section}", ""]
+        for page in pages if isinstance(pages, list) else [entry]:
+            ((title, file),) = page.items()
+            path, text = _page(file)
+            lines.append(f"- [{title}]({path}): {_two_sentences(text)}")
+    return "\n".join(lines) + "\n"
+
+
+def _page(file: str) -> tuple[str, str]:
+    """The path in the repository of a page of the site, and its Markdown."""
+    if file == "index.md":
+        return "README.md", (ROOT / "README.md").read_text()
+    notebook = ROOT / "docs" / file.replace(".md", ".ipynb")
+    if notebook.exists():
+        cells = json.loads(notebook.read_text())["cells"]
+        return f"docs/{notebook.name}", "".join(cells[0]["source"])
+    return f"docs/{file}", (ROOT / "docs" / file).read_text()
+
+
+def _two_sentences(page: str) -> str:
+    """The first ones of the first paragraph, without Markdown.
+
+    >>> _two_sentences("# A\\n\\n```sh\\nx\\n```\\n\\n*It* reads [all](x.md#y) of `a.b`\\nfiles: one. More.")
+    'It reads all of a.b files: one. More.'
+    >>> _two_sentences("# A\\n\\n<!-- b -->\\n\\nIt needs three things:\\n\\n* b")
+    'It needs three things.'
+    """
+    prose = re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
+    paragraph = next(block for block in prose.split("\n\n") if re.match(r"[^#<>|!\s-]", block.strip("\n")))
+    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", " ".join(paragraph.split()))
+    text = " ".join(re.split(r"(?<=[.?!])\s", re.sub(r"[*`]", "", text).strip())[:2]).removesuffix(":")
+    return text if text.endswith((".", "?")) else f"{text}."
+
+
 PAGES = {
+    "llms.txt": llms_txt,
     "docs/settings.md": settings_page,
     "docs/commands.md": commands_page,
     "docs/api.md": api_page,

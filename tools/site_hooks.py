@@ -1,6 +1,7 @@
 """Additions of the site to the pages in docs/, so that the same text serves GitHub and the site.
 
-The README is the first page. Repository files linked from a page become pages, and so does a notebook.
+The README is the first page. Repository files linked from a page become pages, and so does a notebook. llms.txt lists
+the pages for programs.
 """
 
 from __future__ import annotations
@@ -58,6 +59,22 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return os.path.relpath(site_path(path), os.path.dirname(page.file.src_uri) or ".")
 
     return outside_code(markdown, on_site)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """llms.txt, with the addresses of the site's pages."""
+    text = (ROOT / "llms.txt").read_text()
+    (Path(config.site_dir) / "llms.txt").write_text(LINK.sub(lambda match: page_address(match[0]), text))
+
+
+def page_address(source: str) -> str:
+    """The address of a page on the site.
+
+    >>> page_address("README.md"), page_address("docs/word_senses.ipynb")
+    ('./', 'word_senses/')
+    """
+    name = site_path(source).removesuffix(".md")
+    return "./" if name == "index" else f"{name}/"
 
 
 def outside_code(markdown: str, replace: Any) -> str:

@@ -40,13 +40,8 @@ def open_splitter(sentences: str, language: str) -> Splitter:
     """
     if sentences != "sentencex":
         return functools.partial(_call, _import_function(sentences), f"input.sentences: {sentences}")
-    try:
-        import sentencex
-    except ImportError as error:
-        raise SplitterError(
-            "input.sentences: sentencex is not installed (it has no wheel for Python 3.10 on macOS): use Python 3.11 "
-            "or newer, or set input.sentences to a function of your own"
-        ) from error
+    import sentencex
+
     return functools.partial(_split_in_windows, functools.partial(sentencex.get_sentence_boundaries, language))
 
 

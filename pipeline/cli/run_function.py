@@ -108,7 +108,7 @@ def _as_arguments(options: Mapping[str, Any]) -> list[str]:
 
 def _run_command(arguments: list[str], *, verbose: bool) -> tuple[int, list[str]]:
     """The exit status of the command and the lines that it printed to standard error."""
-    command = [*python_command("from layerbeam.__main__ import main; sys.exit(main())"), *arguments]
+    command = [*python_command("import sys; from layerbeam.__main__ import main; sys.exit(main())"), *arguments]
     printed: list[str] = []
     with subprocess.Popen(  # noqa: S603 - this program
         command,

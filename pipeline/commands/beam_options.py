@@ -9,10 +9,11 @@ import os
 from collections.abc import Collection, Mapping
 from typing import Any, NoReturn
 
-from apache_beam.options.pipeline_options import PipelineOptions, _BeamArgumentParser
+from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_job_api_pb2 as job_api
 
 from layerbeam.pipeline.errors import UsageError, did_you_mean
+from layerbeam.pipeline.run.beam_parts import BeamArgumentParser
 
 # Options of other programs, and the settings that they are here.
 _SETTINGS = {
@@ -26,7 +27,7 @@ _SETTINGS = {
 }
 
 
-class _Parser(_BeamArgumentParser):
+class _Parser(BeamArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"Beam option: {message}")
 

@@ -8,7 +8,7 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-from apache_beam.typehints import Tuple
+from apache_beam.typehints import Optional, Tuple
 from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.typehints.schemas import named_fields_from_element_type
 
@@ -78,7 +78,7 @@ class EmbedRows(beam.PTransform):
         def explain(rejected: tuple[Any, str | None, str]) -> beam.Row:
             return beam.Row(element=rejected[0], msg=rejected[2])
 
-        taken = rows | "take text" >> beam.Map(take).with_output_types(Tuple[rows.element_type, str | None])
+        taken = rows | "take text" >> beam.Map(take).with_output_types(Tuple[rows.element_type, Optional[str]])
         widen = beam.Map(add).with_output_types(RowTypeConstraint.from_fields([*fields, *added]))
         if self._errors is None:
             return taken | "embed" >> self._embed | "add vectors" >> widen
@@ -142,7 +142,9 @@ def _as_floats(vector: Any) -> list[Any]:
     return floats
 
 
-_TYPES = {pa.string(): str, pa.int64(): np.int64, pa.int32(): np.int32, pa.int8(): np.int8}
+# Beam's coder of rows has no bytes before 2.74.
+_BYTE = np.int8 if tuple(map(int, beam.__version__.split(".")[:2])) >= (2, 74) else np.int32
+_TYPES = {pa.string(): str, pa.int64(): np.int64, pa.int32(): np.int32, pa.int8(): _BYTE}
 
 
 def _beam_type(field: pa.Field) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.typehints import Tuple
+from apache_beam.typehints import Optional, Tuple
 from apache_beam.typehints.typehints import coerce_to_kv_type
 
 from layerbeam.pipeline.embed.embed import REJECTED, EmbedAcrossBundles, EmbedBundles, with_process_key
@@ -70,12 +70,14 @@ class EmbedText(beam.PTransform):
         if self._max_delay_seconds is None:
             embed: beam.DoFn = EmbedBundles(load, **settings)
         else:
-            keyed = beam.Map(with_process_key).with_output_types(Tuple[str, Tuple[key, str | None]])
+            keyed = beam.Map(with_process_key).with_output_types(Tuple[str, Tuple[key, Optional[str]]])
             texts = texts | "name the process" >> keyed
             embed = EmbedAcrossBundles(load, max_delay_seconds=self._max_delay_seconds, **settings)
         step = beam.ParDo(embed).with_resource_hints(**self._job.config.encoder.resource_hints)
-        step = step.with_output_types(Tuple[key, Vectors], rejected=Tuple[key, str | None, str])
         outputs = texts | "embed" >> step.with_outputs(REJECTED, main="embedded")
+        # Not by `with_output_types`, which takes types of further outputs since Beam 2.72 only.
+        outputs.embedded.element_type = Tuple[key, Vectors]
+        outputs.rejected.element_type = Tuple[key, Optional[str], str]
         return (outputs.embedded, outputs.rejected) if self._dead_letters else outputs.embedded
 
     def display_data(self) -> dict[str, Any]:

@@ -56,14 +56,15 @@ class ModelHandler(base.ModelHandler[str, PredictionResult, Embedder]):
         self._hints = job.config.encoder.resource_hints
         self._fingerprint: str | None = job.encoder.fingerprint
         at_once = tokens_at_once(job) if max_batch_duration_secs is None else TEXTS_AT_ONCE
-        super().__init__(
-            min_batch_size=at_once,
-            max_batch_size=at_once,
-            max_batch_duration_secs=max_batch_duration_secs,
-            element_size_fn=_tokens_of,
-            large_model=large_model,
-            model_copies=model_copies,
-        )
+        self._batches: dict[str, Any] = {
+            "min_batch_size": at_once,
+            "max_batch_size": at_once,
+            "element_size_fn": _tokens_of,
+        }
+        if max_batch_duration_secs is not None:
+            self._batches["max_batch_duration_secs"] = max_batch_duration_secs
+        super().__init__()
+        self._large_model, self._model_copies = large_model, model_copies
 
     def load_model(self) -> Embedder:
         """The encoder. ValueError if it has changed since the pipeline was built."""
@@ -91,6 +92,16 @@ class ModelHandler(base.ModelHandler[str, PredictionResult, Embedder]):
         if model_path:
             self._encoder |= {"handle": model_path}
             self._fingerprint = None
+
+    # Methods, not arguments of Beam's class, which takes these since 2.72 only.
+    def batch_elements_kwargs(self) -> dict[str, Any]:
+        return self._batches
+
+    def share_model_across_processes(self) -> bool:
+        return self._large_model or self._model_copies is not None
+
+    def model_copies(self) -> int:
+        return self._model_copies or 1
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
         if inference_args:

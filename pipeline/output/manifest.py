@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 import pyarrow as pa
 from pydantic import AfterValidator, Field, ValidationError
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from layerbeam.pipeline.config.identity import SCHEMA_VERSION, RunIdentity
 from layerbeam.pipeline.errors import OutputError

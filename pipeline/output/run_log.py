@@ -12,10 +12,10 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 from pydantic import AfterValidator
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from layerbeam.pipeline.config.identity import RunIdentity
 from layerbeam.pipeline.errors import BusyError

@@ -16,14 +16,10 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.options import pipeline_options
-from apache_beam.portability.api import beam_provision_api_pb2
-from apache_beam.runners.portability.fn_api_runner import fn_runner
-from apache_beam.runners.portability.portable_runner import JobServiceHandle
-from apache_beam.transforms.environments import EmbeddedPythonGrpcEnvironment, SubprocessSDKEnvironment
 
 from layerbeam.pipeline.config.job import Job
 from layerbeam.pipeline.errors import UsageError, did_you_mean
-from layerbeam.pipeline.run import encoder_process, worker_process
+from layerbeam.pipeline.run import beam_parts, encoder_process, worker_process
 from layerbeam.pipeline.run.build import build
 from layerbeam.pipeline.run.signals import run_in_thread
 from layerbeam.transforms.hardware import Hardware, cores, load_tensorflow
@@ -149,20 +145,24 @@ def local_runner(arguments: list[str], *, workers: int | None = None, processes:
         # Threads as in direct_running_mode multi_threading, with one difference: Beam flushes its buffer once a second,
         # also in the middle of an element (tools/beam_torn_elements.py shows it). -1: flush only when the buffer is
         # full or the bundle ends.
-        environment = EmbeddedPythonGrpcEnvironment(data_buffer_time_limit_ms=-1)
+        with beam_parts.private_parts():
+            environment = beam_parts.EmbeddedPythonGrpcEnvironment(data_buffer_time_limit_ms=-1)
     else:
         threads = max(threads // processes, 1)
         command = worker_process.worker_command(verbose=_is_verbose())
-        environment = SubprocessSDKEnvironment.from_command_string(command)
+        with beam_parts.private_parts():
+            environment = beam_parts.SubprocessSDKEnvironment.from_command_string(command)
     # Beam advises to set its running mode, but the threads are set up differently here.
-    logging.getLogger(fn_runner.__name__).addFilter(lambda record: "direct_running_mode" not in record.getMessage())
+    log = logging.getLogger(beam_parts.FnApiRunner.__module__)
+    log.addFilter(lambda record: "direct_running_mode" not in record.getMessage())
     direct = options.view_as(pipeline_options.DirectOptions)
     direct.direct_running_mode = "in_memory"  # with any other value Beam replaces the environment
     direct.direct_num_workers = processes or threads
     # As in Beam's own DirectRunner, so that workers see the options.
-    encoded = JobServiceHandle.encode_pipeline_options(options.get_all_options())
-    provision = fn_runner.ExtendedProvisionInfo(beam_provision_api_pb2.ProvisionInfo(pipeline_options=encoded))
-    made = fn_runner.FnApiRunner(default_environment=environment, provision_info=provision)
+    with beam_parts.private_parts():
+        encoded = beam_parts.encode_options(options.get_all_options())
+        provision = beam_parts.ExtendedProvisionInfo(beam_parts.ProvisionInfo(pipeline_options=encoded))
+        made = beam_parts.FnApiRunner(default_environment=environment, provision_info=provision)
     return LocalRunner(options, made, threads, processes)
 
 

@@ -19,7 +19,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent import futures
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +148,7 @@ def run_day() -> Any:
     dag.get_task("embed").retries = 0
     dag.get_task("complete").timeout = 1
     dag.get_task("complete").poke_interval = 0.1
-    run = dag.test(logical_date=datetime(2026, 1, 1, 2, 30, tzinfo=timezone.utc))
+    run = dag.test(logical_date=datetime(2026, 1, 1, 2, 30, tzinfo=UTC))
     return {instance.task_id: str(instance.state) for instance in run.get_task_instances()}
 
 

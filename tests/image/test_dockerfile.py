@@ -15,7 +15,9 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text()
 
 def pins(constraints: str) -> dict[str, str]:
     """The versions that are the same for all Pythons."""
-    return dict(line.split("==") for line in (ROOT / constraints).read_text().splitlines() if ";" not in line)
+    return dict(
+        line.split("==") for line in (ROOT / constraints).read_text().splitlines() if "==" in line and ";" not in line
+    )
 
 
 def test_image_has_labels_and_entry_point(image):

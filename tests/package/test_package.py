@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from repository import ROOT
 
 from layerbeam import __version__
@@ -28,6 +30,23 @@ def pip(*arguments: str) -> str:
     """Run pip with this machine's settings, which name the package sources."""
     command = [BIN / "python", "-m", "pip", "--disable-pip-version-check", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_list_of_parts_has_the_pinned_versions():
+    bom = json.loads((ROOT / "dist" / "layerbeam.cdx.json").read_text())
+    assert (bom["bomFormat"], bom["metadata"]["component"]["name"]) == ("CycloneDX", "layerbeam")
+    found = {re.sub("[-_.]+", "-", part["name"]).lower(): part["version"] for part in bom["components"]}
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {tuple(line.split(" ")[0].split("==")) for line in lines if "==" in line}
+    assert {"apache-beam", "tensorflow", "numpy"} <= found.keys()
+    assert set(found.items()) - pinned - {(WEIGHTS, found.get(WEIGHTS))} <= {
+        ("layerbeam", __version__), ("pip", found["pip"])
+    }  # fmt: skip
+
+
+def test_citation_names_the_version_and_licence():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (citation["version"], citation["license"]) == (__version__, "Apache-2.0")
 
 
 @pytest.fixture

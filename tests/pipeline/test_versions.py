@@ -13,12 +13,6 @@ def test_worker_with_another_splitter():
         check_versions(versions() | {"sentencex": "1.0.0"})
 
 
-def test_run_started_where_sentencex_is_not_installed():
-    here = versions()
-    del here["sentencex"]
-    check_versions(here)
-
-
 @pytest.fixture
 def installed(monkeypatch) -> dict[str, str]:
     """Versions that packages pretend to have."""

@@ -55,3 +55,9 @@ def test_repository_files_are_pages():
 def test_notebook_is_page_with_pictures():
     page = SITE / "word_senses" / "index.html"
     assert [path for path in Resources(page).found if "word_senses" in path] == ["../word_senses_1.png"]
+
+
+def test_pages_are_listed_for_programs():
+    listed = dict(re.findall(r"^- \[(.*)\]\((.*)\): .", (SITE / "llms.txt").read_text(), re.MULTILINE))
+    assert (listed["Home"], listed["FAQ"], listed["Word senses, a notebook"]) == ("./", "faq/", "word_senses/")
+    assert [address for address in listed.values() if not (SITE / address / "index.html").exists()] == []

@@ -229,14 +229,6 @@ def test_module_that_fails_when_it_is_imported(tmp_path, monkeypatch, module, co
         open_splitter(f"{module}:split", "en")
 
 
-def test_sentencex_not_installed(monkeypatch):
-    open_splitter.cache_clear()
-    monkeypatch.setitem(sys.modules, "sentencex", None)
-    with pytest.raises(SplitterError, match=r"sentencex is not installed .* set input.sentences to a function of"):
-        open_splitter("sentencex", "en")
-    open_splitter.cache_clear()
-
-
 @pytest.mark.parametrize("name", ["sentencex", "a:b", "my_package.text:split_é"])
 def test_allowed_names(name):
     assert check_splitter(name) == name

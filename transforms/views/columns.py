@@ -125,8 +125,9 @@ def finish_vectors(view: ViewSpec, tokens: TokenBlock, vectors: Float32Array) ->
         splits = records_of(tokens.text)
         vectors = pool(vectors, splits, "mean")
     if view.normalize:
-        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        vectors = vectors / np.where(norms == 0, np.float32(1), norms)
+        norms: Float32Array = np.linalg.norm(vectors, axis=1, keepdims=True)
+        norms[norms == 0] = 1
+        vectors = vectors / norms
     return vectors if view.aggregates else NUMBER_TYPES[view.dtype].round(vectors)
 
 

@@ -188,7 +188,7 @@ def test_missing_package_outside_of_a_clone(workplace, monkeypatch):
 
 def test_too_new_python(tmp_path):
     """`make` looks for a suitable Python before it builds anything."""
-    for name in ("python3", "python3.13", "python3.12", "python3.11", "python3.10"):
+    for name in ("python3", "python3.13", "python3.12", "python3.11"):
         (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")
         (tmp_path / name).chmod(0o755)
     shutil.copy(ROOT / "Makefile", tmp_path)
@@ -198,7 +198,7 @@ def test_too_new_python(tmp_path):
         ["make", "demo"], cwd=tmp_path, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, text=True
     )
     assert made.returncode == 2
-    assert "layerbeam needs Python 3.10 to 3.13; name it: make PYTHON=/path/to/python3.12 demo" in made.stdout
+    assert "layerbeam needs Python 3.11 to 3.13; name it: make PYTHON=/path/to/python3.12 demo" in made.stdout
 
 
 def test_run_without_embeddings_is_incomplete_until_corrected(workplace):

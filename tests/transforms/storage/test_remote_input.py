@@ -32,7 +32,7 @@ OBJECTS = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
         ("a.txt", "\n".join(TEXTS).encode(), {}),
         ("a.txt", "\n\n".join(TEXTS).encode(), {"record": "paragraph"}),
         ("a.jsonl", OBJECTS, {"format": "jsonl"}),
-        ("a.jsonl.gz", gzip.compress(OBJECTS), {"format": "jsonl"}),
+        ("a.jsonl.gz", gzip.compress(OBJECTS, mtime=0), {"format": "jsonl"}),
         ("a.parquet", parquet(), {"format": "parquet"}),
     ],
 )

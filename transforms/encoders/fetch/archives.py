@@ -95,7 +95,7 @@ def _tar_files(file: tarfile.TarFile) -> tuple[list[Any], dict[str, int]]:
         raise tarfile.TarError(f"it breaks off at byte {file.offset:,}")
     while stream.read(1 << 20):
         pass
-    file.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.10.12
+    file.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.11.4
     return entries, {entry.name: entry.size for entry in entries}
 
 
