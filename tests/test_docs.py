@@ -13,6 +13,7 @@ import sys
 from typing import get_args
 
 import jsonschema
+import pydantic
 import pytest
 import yaml
 from repository import ROOT, tracked
@@ -136,6 +137,8 @@ def test_settings_are_read_off_the_models(reference):
     "page", ["docs/settings.md", "docs/commands.md", "docs/api.md", "llms.txt", "pipeline/config/schema.json"]
 )
 def test_reference_is_up_to_date(reference, page):
+    if page.endswith(".json") and tuple(map(int, pydantic.VERSION.split(".")[:2])) < (2, 13):
+        pytest.skip("an older pydantic describes fewer settings")
     assert (ROOT / page).read_text() == reference.PAGES[page](), "run: make reference"
 
 

@@ -587,7 +587,10 @@ def _read_parquet(
     group = np.searchsorted(np.cumsum(sizes), rows, side="right")
     read = np.unique(group)
     skipped = np.cumsum(np.where(np.isin(np.arange(len(sizes)), read), 0, sizes))
-    table = parquet.read_row_groups(read.tolist(), columns=names).take(pa.array(rows - skipped[group]))
+    if not len(read):  # which pyarrow 18, the newest that Beam 2.70 takes, refuses
+        table = parquet.schema_arrow.empty_table()
+    else:
+        table = parquet.read_row_groups(read.tolist(), columns=names).take(pa.array(rows - skipped[group]))
     return table if names is None else table.select(names)
 
 

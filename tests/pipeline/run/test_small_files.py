@@ -71,7 +71,8 @@ def rows(workplace, view: str, output: str = "out") -> pa.Table:
     table = layerbeam.open_run(str(workplace.folder / output), allow_incomplete=True)[view].to_arrow()
     keys = list(zip(table["file"].to_pylist(), table["line"].to_pylist(), strict=True))
     for _, lines in itertools.groupby(keys, key=lambda key: key[0]):
-        assert (of_file := [line for _, line in lines]) == sorted(of_file)
+        of_file = [line for _, line in lines]
+        assert of_file == sorted(of_file)
     assert len(list(itertools.groupby(file for file, _ in keys))) == len({file for file, _ in keys})
     return table.take(sorted(range(len(keys)), key=lambda row: keys[row][0])).combine_chunks()
 
