@@ -32,6 +32,7 @@ CORPORA = {
 
 def without_times(printed: str) -> str:
     """What a command printed, without what differs between equal runs."""
+    printed = re.sub(r"(\d\d:\d\d:\d\d )?\d+%: .*\n", "", printed)  # progress, of runs that take long enough
     printed = re.sub(r"fresh\d*|driven", "OUT", printed)
     return re.sub(
         r"\d\d:\d\d:\d\d |[\d.,]+ s\b.*|[\d,]+ a second.*|peak memory.*|busy with.*|first block.*| +", " ", printed
