@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 _ALIGNMENT = 64  # bytes; of arrays
-_MESSAGE_BYTES = 1 << 16  # the sizes of 8,192 arrays
+_COUNT = struct.Struct("q")  # the message next to the memory: how many pieces it holds
 
 IS_POSSIBLE = sys.platform == "linux"
 
@@ -65,9 +65,11 @@ class Caller:
         self(make)
 
     def __call__(self, value: Any) -> Any:
+        pieces = _pieces_of(value)
         with _as_ended():
-            _send(self._connection, value)
-            answer = _receive(self._connection)
+            _send(self._connection, pieces)
+            pieces = _receive(self._connection)
+        answer = _value_of(pieces)
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -86,16 +88,17 @@ def _answer(connection: socket.socket) -> None:
     function: Callable[[Any], Any] | None = None
     with connection, contextlib.suppress(ConnectionError, EOFError):  # the caller has ended
         while True:
-            value = _receive(connection)
-            answer: Any = None
+            pieces = _receive(connection)
             try:
+                value, answer = _value_of(pieces), None
                 if function is None:
                     function = value()
                 else:
                     answer = function(value)
+                pieces = _pieces_of(answer)
             except Exception as error:
-                answer = _portable(error)
-            _send(connection, answer)
+                pieces = _pieces_of(_portable(error))
+            _send(connection, pieces)
 
 
 def _portable(error: Exception) -> Exception:
@@ -113,38 +116,46 @@ def _is_own(connection: socket.socket) -> bool:
     return bool(user == os.getuid())
 
 
-def _send(connection: socket.socket, value: Any) -> None:
-    """Pickle a value into memory of a file without a name, its arrays behind, and pass that on."""
+def _pieces_of(value: Any) -> list[memoryview]:
+    """The pickle of a value without its arrays, and these."""
     arrays: list[pickle.PickleBuffer] = []
     body = pickle.dumps(value, protocol=5, buffer_callback=arrays.append)
-    pieces = [memoryview(body), *(array.raw() for array in arrays)]
-    sizes = [len(piece) for piece in pieces]
+    return [memoryview(body), *(array.raw() for array in arrays)]
+
+
+def _value_of(pieces: list[memoryview]) -> Any:
+    body, *arrays = pieces
+    return pickle.loads(body, buffers=arrays)  # noqa: S301 - of this user, see `_is_own`
+
+
+def _send(connection: socket.socket, pieces: list[memoryview]) -> None:
+    """Write the pieces, behind their sizes, into memory of a file without a name, and pass that on."""
+    sizes = np.array([len(piece) for piece in pieces], np.int64)
+    written = [memoryview(sizes.tobytes()), *pieces]
+    *places, end = _places([len(piece) for piece in written])
     file = os.memfd_create("layerbeam")
     try:
-        os.ftruncate(file, sum(map(_aligned, sizes)))
+        os.ftruncate(file, end)
         with mmap.mmap(file, 0) as memory:
-            for place, piece in zip(_places(sizes), pieces, strict=True):
+            for place, piece in zip(places, written, strict=True):
                 memory[place : place + len(piece)] = piece
-        socket.send_fds(connection, [np.array(sizes, np.int64).tobytes()], [file])
+        socket.send_fds(connection, [_COUNT.pack(len(pieces))], [file])
     finally:
         os.close(file)
 
 
-def _receive(connection: socket.socket) -> Any:
-    """The value that the other side sent. EOFError if that has ended."""
-    message, files, _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, 1)
+def _receive(connection: socket.socket) -> list[memoryview]:
+    """The pieces that the other side sent. EOFError if that has ended."""
+    message, files, _, _ = socket.recv_fds(connection, _COUNT.size, 1)
     if not message:
         raise EOFError
     memory = memoryview(mmap.mmap(files[0], 0))
     os.close(files[0])
-    sizes = np.frombuffer(message, np.int64).tolist()
-    body, *arrays = (memory[place : place + size] for place, size in zip(_places(sizes), sizes, strict=True))
-    return pickle.loads(body, buffers=arrays)  # noqa: S301 - of this user, see `_is_own`
+    sizes = np.frombuffer(memory, np.int64, *_COUNT.unpack(message))
+    _, *places, _ = _places([sizes.nbytes, *sizes.tolist()])
+    return [memory[place : place + size] for place, size in zip(places, sizes.tolist(), strict=True)]
 
 
 def _places(sizes: list[int]) -> list[int]:
-    return list(itertools.accumulate(map(_aligned, sizes[:-1]), initial=0))
-
-
-def _aligned(size: int) -> int:
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
+    """Where each piece begins, and where all end."""
+    return list(itertools.accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), initial=0))

@@ -95,6 +95,31 @@ def test_errors_are_raised_where_the_call_is(server):
         calls.Caller(server[1], cannot_be_made)
 
 
+def gives_a_function():
+    return lambda _: lambda: None
+
+
+class Unreadable:
+    """A value whose pickle cannot be read."""
+
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+def test_what_cannot_be_pickled_is_an_error_of_the_call(server):
+    with pytest.raises(Exception, match="pickle"):
+        calls.Caller(server[1], gives_a_function)(1)
+    call = calls.Caller(server[1], echo)
+    with pytest.raises(ValueError, match="no number"):
+        call(Unreadable())
+    assert call(1) == 1
+
+
+def test_many_arrays(server):
+    found = calls.Caller(server[1], echo)([np.full(2, number) for number in range(20000)])
+    assert np.concatenate(found).tolist() == np.arange(20000).repeat(2).tolist()
+
+
 def test_many_callers_at_once(server):
     found = {}
 
